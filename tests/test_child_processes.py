@@ -14,6 +14,7 @@ from counted import small_tokenizer, write_files
 from places import DEMO
 from poison import EVERY_NAME, poisoned
 from polish import SENTENCES
+from written_tables import write_bundle
 
 from tokalign.build.cluster import ClusterJob, run_job
 from tokalign.build.corpus import Corpus
@@ -22,7 +23,6 @@ from tokalign.build.dictionary.dictionary_bundle import BackoffOptions
 from tokalign.build.installed_packs import InstalledPacks
 from tokalign.build.pack import build_pack
 from tokalign.child_processes import safe_path
-from tokalign.tables.bundle import write_bundle
 
 pytestmark = pytest.mark.slow
 

@@ -30,6 +30,7 @@ from tokalign.build.counting.token_ngrams import count_corpus
 from tokalign.build.counting.workers import peak_memory
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, build_dictionary
 from tokalign.build.pack import counting_words, pack_bundle
+from tokalign.build.pipeline import write_table
 from tokalign.cli.output import print_json
 from tokalign.evaluate.replay import ReplayVerifier, emulate, replay_texts
 from tokalign.runtime.draft.context_copy import ContextCopy
@@ -47,7 +48,7 @@ from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.options import DraftingOptions
 from tokalign.runtime.rounds import Context, Round
 from tokalign.tables.backoff import BackoffTable
-from tokalign.tables.bundle import encode_bundle, read_bundle, write_bundle
+from tokalign.tables.bundle import encode_bundle, read_bundle
 from tokalign.tables.dictionary import MAX_CONTEXT, Dictionaries, Dictionary
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.self_check import read_tokenizer
@@ -97,7 +98,7 @@ def make(shared: Path, sizes: str, output: Path) -> None:
     for size in sizes.split(","):
         sized = replace(options, max_bytes=int(float(size) * 1e6))
         bundle = pack_bundle(counted, corpus.stamp, sized, language="pl", stage=_timed)
-        write_bundle(output / f"pl-{size}.pack.tok", bundle)
+        write_table(output / f"pl-{size}.pack.tok", bundle)
         print_json({"pack": size, "bytes": len(encode_bundle(bundle)), **bundle.statistics})
 
 
@@ -116,7 +117,7 @@ def saving(shared: Path, path: Path, native: Path | None, limit: int, files: lis
     else:
         built = build_dictionary(target, _training(shared), BackoffOptions(), language="pl")
         if native is not None:
-            write_bundle(native, built)
+            write_table(native, built)
     reference = BackoffTable.from_bundle(built, len(target.vocabulary))
     best = {name: _tokens_per_pass(reference, some) for name, some in texts.items()}
     print_json({"tokenizer": path.name, "native": best, **built.statistics})

@@ -15,6 +15,7 @@ from polish import SENTENCES
 from processes import wait_for
 from small_families import write_family
 from small_tokenizers import write_tokenizer
+from written_tables import write_bundle
 
 from tokalign.api.choosing import choose_drafting
 from tokalign.build.compile_pack import _encode, compile_pack, positions_of
@@ -29,13 +30,7 @@ from tokalign.runtime.drafting import make_drafter
 from tokalign.runtime.options import DraftingOptions
 from tokalign.storage import TABLES, sample_text, shipped
 from tokalign.tables.backoff import BackoffTable
-from tokalign.tables.bundle import (
-    Bundle,
-    decode_bundle,
-    encode_bundle,
-    read_header,
-    write_bundle,
-)
+from tokalign.tables.bundle import Bundle, decode_bundle, encode_bundle, read_header
 from tokalign.tables.opening import verify_table
 from tokalign.tables.pack import COUNTS, Pack, WordNgrams
 from tokalign.tokenizer.self_check import read_tokenizer

@@ -10,8 +10,8 @@ import pytest
 from command_lines import Ended, run
 from polish import SENTENCES
 from small_tables import dictionary_bundle
+from written_tables import write_bundle
 
-from tokalign.tables.bundle import write_bundle
 from tokalign.tokenizer.tokenizer import Tokenizer
 
 TEXT = "Rada Ministrów przyjęła projekt ustawy"

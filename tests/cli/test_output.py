@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 from places import DEMO
 from random_models import write_model
 from ticking import ticking
+from written_tables import write_bundle
 
 from tokalign.cli.output import figures_table, one_line, rows, table, to_json, visible
 from tokalign.storage import sample_text
-from tokalign.tables.bundle import Bundle, write_bundle
+from tokalign.tables.bundle import Bundle
 
 HARMLESS = {"\n", "\t"}
 REORDERING = set("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")

@@ -16,11 +16,12 @@ from fake_hub import Hub, serve_hub, write_snapshot
 from places import DEMO
 from small_tables import write_alignment, write_dictionary
 from small_tokenizers import of_merges
+from written_tables import write_bundle
 
 from tokalign.cli.sharing import model_card, push_tables
 from tokalign.errors import UsageError
 from tokalign.names.aliases import find_alias
-from tokalign.tables.bundle import decode_bundle, write_bundle
+from tokalign.tables.bundle import decode_bundle
 from tokalign.tables.opening import open_dictionary
 from tokalign.tokenizer.tokenizer import Tokenizer
 

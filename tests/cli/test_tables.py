@@ -12,8 +12,7 @@ from documents import LETTER, MEETING
 from small_families import write_family
 from small_tables import dictionary_bundle
 from small_tokenizers import write_tokenizer
-
-from tokalign.tables.bundle import write_bundle
+from written_tables import write_bundle
 
 
 @pytest.fixture

@@ -19,11 +19,12 @@ import pytest
 from forged_tables import alignment_bundle, backoff_bundle
 from random_models import random_model
 from small_tokenizers import write_tokenizer
+from written_tables import write_bundle
 
 import tokalign
 from tokalign.errors import BundleError, IncompatibleError
 from tokalign.runtime.mlx.sampling import Sampling
-from tokalign.tables.bundle import Bundle, write_bundle
+from tokalign.tables.bundle import Bundle
 from tokalign.tables.opening import verify_table
 from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from trees import ids
+from written_tables import write_bundle
 
 import tokalign
 from tokalign.api.assemble import assemble
@@ -34,7 +35,7 @@ from tokalign.runtime.remembered import (
 )
 from tokalign.runtime.rounds import Context
 from tokalign.runtime.written_later import WrittenLater
-from tokalign.tables.bundle import read_bundle, write_bundle
+from tokalign.tables.bundle import read_bundle
 from tokalign.tables.logit_rows import KEPT
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId

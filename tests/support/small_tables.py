@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+from written_tables import write_bundle
 
 from tokalign.build.alignment import build_alignment
 from tokalign.build.counting.ngram_tree import grow_tree
@@ -16,7 +17,7 @@ from tokalign.build.dictionary.backoff import make_table, pack
 from tokalign.build.dictionary.pruning import Entries
 from tokalign.runtime.remembered import OutputStore
 from tokalign.tables.backoff import BackoffTable
-from tokalign.tables.bundle import Bundle, write_bundle
+from tokalign.tables.bundle import Bundle
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 

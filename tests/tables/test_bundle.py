@@ -12,6 +12,7 @@ import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from written_tables import write_bundle
 
 from tokalign.errors import BundleError, FingerprintError
 from tokalign.tables.bundle import (
@@ -21,7 +22,6 @@ from tokalign.tables.bundle import (
     encode_bundle,
     read_bundle,
     read_header,
-    write_bundle,
 )
 
 SMALL = Bundle(

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from written_tables import write_bundle
 
-from tokalign.tables.bundle import Bundle, write_bundle
+from tokalign.tables.bundle import Bundle
 from tokalign.tables.finding import drafters_in, find_tables, pulled_folder, table_files
 
 ONE, OTHER = "1" * 64, "2" * 64

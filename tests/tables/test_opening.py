@@ -10,11 +10,11 @@ from weakref import ref
 import pytest
 from small_tables import dictionary_bundle
 from small_tokenizers import of_merges
+from written_tables import write_bundle
 
 from tokalign.build.alignment import align, build_alignment
 from tokalign.errors import BundleError, FingerprintError, MissingAssetError
 from tokalign.tables import bundle, opening
-from tokalign.tables.bundle import write_bundle
 from tokalign.tables.dictionary import Dictionaries
 from tokalign.tables.finding import table_folder
 from tokalign.tables.opening import open_alignment, open_dictionary

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from checked import check
 from tokenizer_files import (
     added,
     byte_level_document,
@@ -24,7 +25,7 @@ from tokalign.tokenizer import tokenizer_json
 from tokalign.tokenizer.files import open_tokenizer_file, read_spec
 from tokalign.tokenizer.foreign import ForeignTokenizer
 from tokalign.tokenizer.reference import reference_of_folder
-from tokalign.tokenizer.self_check import check, read_tokenizer
+from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.spec import Level
 from tokalign.tokenizer.tokenizer import Tokenizer
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from checked import check
 from tokenizer_files import (
     RANK_SUPPLEMENT,
     byte_level,
@@ -23,7 +24,7 @@ from tokenizer_files import (
 from tokalign.errors import VocabularyError
 from tokalign.tokenizer.check_texts import plain_texts, texts_with_specials
 from tokalign.tokenizer.files import TokenizerFile, open_tokenizer_file, read_spec
-from tokalign.tokenizer.self_check import check, read_tokenizer
+from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.spec import TokenizerSpec
 from tokalign.tokenizer.spec import byte_level as split_bytes
 from tokalign.tokenizer.tokenizer import Tokenizer

@@ -14,6 +14,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from killed_runs import Killed, killed_when
+from written_tables import write_bundle
 
 from tokalign.api.assemble import assemble
 from tokalign.build.corpus import Corpus
@@ -23,7 +24,7 @@ from tokalign.runtime.draft.lookup import LogitStore, tail_of
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.options import DraftingOptions
 from tokalign.runtime.request import Request
-from tokalign.tables.bundle import Bundle, write_bundle
+from tokalign.tables.bundle import Bundle
 from tokalign.tables.logit_rows import KEPT, LogitRows
 from tokalign.tables.opening import open_logit_rows, verify_table
 from tokalign.tokenizer.vocabulary import TargetId

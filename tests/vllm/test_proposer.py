@@ -11,9 +11,9 @@ import pytest
 from batches import Batch, make_batch, two_tables
 from places import DEMO
 from small_tables import bundle_of_table
+from written_tables import write_bundle
 
 from tokalign.errors import IncompatibleError, MissingAssetError, UsageError
-from tokalign.tables.bundle import write_bundle
 from tokalign.tables.opening import open_dictionary
 from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer

@@ -113,17 +113,18 @@ def measure_unless_known(target: Any, drafts: Any) -> None:
 
 def measure_shape(name: str) -> CostCurve:
     """The cost curve of a model's shape, of which the configuration is read alone; it is kept.
-    Raises: UsageError if it does not fit into memory; as `resolve_config`, `model_of_shape`,
+    Raises: UsageError if it does not fit into memory; as `resolve`, `model_of_shape`,
     `require_sound`."""
     from tokalign.api.assemble import choose_dtype
     from tokalign.evaluate.calibrate import measure_curve, require_sound
+    from tokalign.names import hub
     from tokalign.names.memory import require_bytes
-    from tokalign.names.registry import resolve_config
+    from tokalign.names.registry import resolve
     from tokalign.runtime.cost import store_curve
     from tokalign.runtime.mlx.shape import fill, model_of_shape
     from tokalign.runtime.mlx.weights import read_config, weight_bytes
 
-    folder = resolve_config(name).folder
+    folder = resolve(name, hub.CONFIG).folder
     model = model_of_shape(read_config(folder), dtype=choose_dtype(None, note=note))
     require_bytes(weight_bytes(model))
     note(f"random weights in the shape of {name}: {weight_bytes(model) / 1e9:.2f} GB")

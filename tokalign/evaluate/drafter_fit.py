@@ -17,7 +17,7 @@ import numpy as np
 from tokalign.errors import BundleError, shown
 from tokalign.names import hub
 from tokalign.names.published_drafters import AUTO, require_published
-from tokalign.names.registry import resolve_config
+from tokalign.names.registry import resolve
 from tokalign.storage import parse_json
 from tokalign.tables.finding import DRAFTER_CONFIG, DRAFTER_FORMAT
 from tokalign.tokenizer.tokenizer import Tokenizer
@@ -131,7 +131,7 @@ def _misfit(facts: DrafterFacts, config: Config) -> str | None:
 
 def _files(name: str) -> tuple[Path, Read]:
     """The folder of a drafter's `config.json`, and what reads its weights, wherever they are."""
-    place = resolve_config(name)
+    place = resolve(name, hub.CONFIG)
     here = place.folder / _WEIGHTS
 
     def read(begin: int, end: int) -> bytes:

@@ -15,7 +15,7 @@ import msgspec
 from tokalign.errors import MissingAssetError
 from tokalign.names import hub
 from tokalign.names.aliases import aliases, find_alias
-from tokalign.names.registry import resolve_drafter
+from tokalign.names.registry import resolve
 from tokalign.storage import as_path
 
 AUTO = "auto"
@@ -78,11 +78,11 @@ def require_published(target: str | Path | None) -> PublishedDrafter:
 
 def named_or_published(name: str, target: str | Path | None) -> Path:
     """The folder of the drafter that is named, or published for `target`; downloaded if it is not
-    here. Raises: as `resolve_drafter` and `require_published`."""
+    here. Raises: as `resolve` and `require_published`."""
     if name != AUTO:
-        return resolve_drafter(name)
+        return resolve(name, hub.DRAFTER).folder
     published = require_published(target)
-    return published.downloaded() or resolve_drafter(published.repository)
+    return published.downloaded() or resolve(published.repository, hub.DRAFTER).folder
 
 
 def _names(target: str) -> Iterator[str]:

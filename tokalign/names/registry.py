@@ -79,18 +79,9 @@ def resolve_model(name: str) -> Location:
     return resolve(name, hub.MODEL)
 
 
-def resolve_drafter(name: str) -> Path:
-    """The folder of a trained drafter: a path, or a repository. Raises: as `resolve_model`."""
-    return resolve(name, hub.DRAFTER).folder
-
-
-def resolve_config(name: str) -> Location:
-    """The folder of a model's `config.json`, found as `resolve_model` finds weights."""
-    return resolve(name, hub.CONFIG)
-
-
 def resolve(name: str, wanted: hub.Wanted) -> Location:
-    """Find files, or download them. Raises: as `resolve_model`."""
+    """Find the folder with some files of what a name stands for, or download them. Raises: as
+    `resolve_model`."""
     path = as_path(name)
     if path.exists():
         # Those who read tokenizers and drafters know more kinds of files, and say more.

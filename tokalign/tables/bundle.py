@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokalign.errors import BundleError, MissingAssetError, UsageError, shown_path
-from tokalign.storage import open_regular, write_file
+from tokalign.storage import open_regular
 from tokalign.tables.header import MOST_HEADER_BYTES, Header, encode_header, parse_header
 
 MAGIC = b"tokalign"
@@ -118,11 +118,6 @@ def encode_bundle(bundle: Bundle) -> bytes:
     start = _PREAMBLE.pack(MAGIC, FORMAT_VERSION, 0, len(header)) + header
     data = b"".join((start, hashlib.sha256(start).digest(), *sections.values()))
     return data + hashlib.sha256(data).digest()
-
-
-def write_bundle(path: Path, bundle: Bundle) -> None:
-    """Write a table file, whole or not at all. Raises: UsageError; OutputError for a full disk."""
-    write_file(path, encode_bundle(bundle), parents=True, remedy=OUTPUT_REMEDY)
 
 
 # -- reading ---------------------------------------------------------------------------------------

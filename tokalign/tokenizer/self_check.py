@@ -172,13 +172,6 @@ def _find_markup(tokenizer: Tokenizer[Any], reference: Reference) -> None:
     raise differs
 
 
-def check(tokenizer: Tokenizer[Any], file: TokenizerFile) -> None:
-    """Compare a tokenizer with its reference. Raises: as `check_texts` and `check_prompts`."""
-    check_texts(tokenizer, file)
-    if file.owner is not None:
-        check_prompts(tokenizer, file.owner)
-
-
 def check_prompts(tokenizer: Tokenizer[Any], reference: Reference) -> None:
     """Refuse (VocabularyError) a tokenizer that finds other special tokens in a prompt."""
 

@@ -15,6 +15,7 @@ from markup import assert_self_contained
 from places import DEMO
 from random_drafters import random_drafter
 from studied import a_result
+from written_tables import write_bundle
 
 from lab.study.bench import StudyBench
 from lab.study.check import SCHEMA
@@ -32,7 +33,6 @@ from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.drafter_folder import save_drafter, target_fingerprints
 from tokalign.runtime.options import DraftingOptions
 from tokalign.storage import LANGUAGES, locked
-from tokalign.tables.bundle import write_bundle
 from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
