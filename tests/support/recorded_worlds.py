@@ -5,8 +5,8 @@ from __future__ import annotations
 from random import Random
 
 from lab.recorded_proposals import WRONG, ProposalTrace, RecordedProposal, TracedText
+from lab.round_costs import RoundCosts
 from tokalign.runtime.cost import read_curve
-from tokalign.runtime.draft.costs import Costs
 from tokalign.tables.token_tree import TokenTree
 
 LONGEST = 8
@@ -46,6 +46,6 @@ def a_world(
     return ProposalTrace(texts=tuple(texts))
 
 
-def costs_of(name: str, *, draft_pass: float = 0.08, host: float = 0.01) -> Costs:
+def costs_of(name: str, *, draft_pass: float = 0.08, host: float = 0.01) -> RoundCosts:
     rows = read_curve(name).row_times
-    return Costs(rows=tuple(t / rows[0] for t in rows), draft_pass=draft_pass, host=host)
+    return RoundCosts(rows=tuple(t / rows[0] for t in rows), draft_pass=draft_pass, host=host)

@@ -12,9 +12,10 @@ from recorded_worlds import a_world, costs_of
 from scripted_models import ScriptedModel, ScriptedSource
 
 from lab.project import RecordedDrafter, SimulatedClock, TimedVerifier, ids_of, knowledge_of
+from lab.round_costs import RoundCosts
 from tokalign.evaluate.replay import ReplayVerifier
 from tokalign.runtime.draft.controller import Controller
-from tokalign.runtime.draft.costs import Costs, LearnedCosts, PassTimes
+from tokalign.runtime.draft.costs import LearnedCosts, PassTimes
 from tokalign.runtime.draft.knowledge import Knowledge, ModelKnowledge, ModelWorth
 from tokalign.runtime.draft.neural import DRAFT, Acceptance
 from tokalign.runtime.draft.tree import TreeDrafter
@@ -179,7 +180,7 @@ def test_nothing_is_proposed_where_nothing_of_all_sources_together_pays() -> Non
 )
 def test_the_best_rate_wins(offered: float | None, right: float, drafts: bool) -> None:
     """A draft model is asked if it is expected to beat plain decoding and the free sources."""
-    costs = Costs(rows=(1.0, 1.1, 1.2, 1.3), draft_pass=0.3)
+    costs = RoundCosts(rows=(1.0, 1.1, 1.2, 1.3), draft_pass=0.3)
     source = ScriptedSource(None if offered is None else 7, offered or 0.5)
     knowledge = Knowledge.given(costs, {DRAFT: ModelWorth(Acceptance(start=right))})
     model = ScriptedModel(lambda *_: TokenTree.chain([TargetId(7)], "draft", [right]))
@@ -211,7 +212,7 @@ def test_proposals_go_no_further_than_one_step_beyond_what_was_measured() -> Non
 
 @pytest.mark.parametrize("steps", [2, None])
 def test_now_and_then_a_longer_draft_is_tried_unless_its_length_is_given(steps: int | None) -> None:
-    costs = Costs(rows=(1.0, 1.1, 1.2, 1.3), draft_pass=0.3)
+    costs = RoundCosts(rows=(1.0, 1.1, 1.2, 1.3), draft_pass=0.3)
     knowledge = Knowledge.given(costs, {DRAFT: ModelWorth(Acceptance(start=0.9))})
     model = ScriptedModel(
         lambda _, steps: TokenTree.chain([TargetId(7)] * steps, "draft", [0.9] * steps), steps or 3
@@ -285,7 +286,7 @@ def test_rows_are_learned_as_the_target_computed_them(monkeypatch: pytest.Monkey
     models = {DRAFT: ModelKnowledge(drafts, model)}
     knowledge = Knowledge(costs=LearnedCosts(times), models=models)
     controller = Controller(knowledge, TreeDrafter([]), ScriptedModel(guess))
-    second_per_row = Costs(rows=tuple(map(float, range(1, 10))))
+    second_per_row = RoundCosts(rows=tuple(map(float, range(1, 10))))
     target = TimedVerifier(ReplayVerifier([TargetId(1)] * 60), second_per_row, clock)
     limits = Limits(max_tokens=40)
     for event in decode(Context([TargetId(1)]), controller, target, limits=limits, clock=clock):

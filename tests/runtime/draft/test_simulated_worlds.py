@@ -12,8 +12,9 @@ from recorded_worlds import a_world, costs_of
 
 from lab.project import knowledge_of, planned_time, project
 from lab.recorded_proposals import ProposalTrace
+from lab.round_costs import RoundCosts
 from tokalign.runtime.cost import read_curve, shipped_names
-from tokalign.runtime.draft.costs import Costs, LearnedCosts, PassTimes
+from tokalign.runtime.draft.costs import LearnedCosts, PassTimes
 from tokalign.runtime.draft.knowledge import Knowledge, ModelKnowledge
 from tokalign.runtime.draft.losses import MOST_LOST, SHARE
 from tokalign.runtime.draft.neural import DRAFT
@@ -81,7 +82,7 @@ def test_it_never_loses_more_than_it_may(
     These are the slack, the share, the round that spends the rest of the budget, and the round of
     each request in which a draft model reads the prompt, which is not held against it.
     """
-    truth = Costs(rows=(1.0, *rows), draft_pass=draft_pass)
+    truth = RoundCosts(rows=(1.0, *rows), draft_pass=draft_pass)
     trace = a_world(seed, right, model=model, said=said, offered=offered, tokens=900)
     found = project(trace, truth, lengths=[])
     dearest = max(truth.verify(m) for m in range(1, 18)) + 16 * draft_pass
