@@ -11,11 +11,9 @@ from tokalign.cli.command import (
     AT_LEAST_1,
     FILE,
     FOLDER,
-    FROM_0,
     MODEL_NAME,
     NAME,
     POSITIVE,
-    SHARE,
     SIZE,
     TEXT,
     VARIABLES,
@@ -31,6 +29,7 @@ from tokalign.runtime.options import (
     MLX_LM_ENDS,
     CacheOptions,
     DraftingOptions,
+    SamplingOptions,
 )
 
 _TYPES: dict[str | None, click.ParamType[Any]] = {
@@ -100,16 +99,10 @@ DRAFTING = (DRAFT, *_DRAFTING.values())
 
 # -- sampling --------------------------------------------------------------------------------------
 
-TEMP = Option("--temp", "Sampling temperature; 0 is greedy.", FiniteRange(min=0), 0.0)
+_SAMPLED = declared_options(SamplingOptions)
+TEMP = _SAMPLED["temp"]
 SAMPLING = (
-    TEMP,
-    Option("--top-p", "Sample among the most probable tokens of this sum; 1 is off.", SHARE, 1.0),
-    Option("--top-k", "Sample among this many most probable tokens; 0 is off.", FROM_0, 0),
-    Option("--min-p", "Leave out tokens below this share of the best; 0 is off.", SHARE, 0.0),
-    rare("--xtc-probability", "How often to leave out likely tokens; 0 is off.", SHARE, 0.0),
-    rare(
-        "--xtc-threshold", "Likely tokens have this probability or more.", FiniteRange(0, 0.5), 0.1
-    ),
+    *_SAMPLED.values(),
     Option("--seed", "Seed of sampling. Default: random.", click.IntRange(0, 0xFFFFFFFF)),
 )
 STOP = several("--stop", "End before this text; repeatable.", TEXT)

@@ -275,6 +275,26 @@ class CacheOptions:
             )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingOptions:
+    """How a command line samples, and a server where a request does not say; mlx-lm's flags."""
+
+    temp: float = declared(0.0, "Sampling temperature; 0 is greedy.", least=0)
+    top_p: float = declared(
+        1.0, "Sample among the most probable tokens of this sum; 1 is off.", least=0, most=1
+    )
+    top_k: int = declared(0, "Sample among this many most probable tokens; 0 is off.", least=0)
+    min_p: float = declared(
+        0.0, "Leave out tokens below this share of the best; 0 is off.", least=0, most=1
+    )
+    xtc_probability: float = declared(
+        0.0, "How often to leave out likely tokens; 0 is off.", least=0, most=1, rare=True
+    )
+    xtc_threshold: float = declared(
+        0.1, "Likely tokens have this probability or more.", least=0, most=0.5, rare=True
+    )
+
+
 def check_declared(options: Any) -> None:
     """Raises: UsageError for a field with a value that it cannot have, whatever the others are."""
     for option in fields(options):

@@ -23,13 +23,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tokalign.runtime.options import ALL_ENDS, CacheOptions, DraftingOptions, declared
-
-_WHERE_NONE = "Where a request gives none; 0 is off."
+from tokalign.runtime.options import (
+    ALL_ENDS,
+    CacheOptions,
+    DraftingOptions,
+    SamplingOptions,
+    declared,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class Settings(SamplingOptions):
     """Models, defaults of requests, and what clients may do.
 
     model, draft_model: names as `resolve_model` takes them; without a model every request has to
@@ -80,14 +84,6 @@ class Settings:
         False, "Use the tokenizer's default template if the model has none.", rare=True
     )
     chat_template_args: Mapping[str, object] = field(default_factory=dict)
-    temp: float = declared(0.0, "Temperature where a request gives none; 0 is greedy.", least=0)
-    top_p: float = declared(1.0, "Where a request gives none; 1 is off.", least=0, most=1)
-    top_k: int = declared(0, _WHERE_NONE, least=0)
-    min_p: float = declared(0.0, _WHERE_NONE, least=0, most=1)
-    xtc_probability: float = declared(0.0, _WHERE_NONE, least=0, most=1, rare=True)
-    xtc_threshold: float = declared(
-        0.1, "Where a request gives none.", least=0, most=0.5, rare=True
-    )
     extra_eos_token: tuple[str, ...] = ()
     ends: str = ALL_ENDS
     max_tokens: int | None = declared(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from secrets import randbits
 from typing import Annotated, Any, TypeVar
 
@@ -20,6 +20,7 @@ from tokalign.conversation.tools import function_of
 from tokalign.errors import UsageError, require
 from tokalign.runtime.chat import RESERVED
 from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.runtime.options import SamplingOptions
 from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal
 from tokalign.serve.request import DEFAULT, ApiRequest, ModelNames
@@ -162,10 +163,10 @@ class Common(Struct, kw_only=True):
 
     def _sampling(self, settings: Settings) -> Sampling:
         chosen: dict[str, Any] = {}
-        for name in ("temperature", "top_p", "top_k", "min_p", "xtc_probability", "xtc_threshold"):
+        for option in fields(SamplingOptions):
+            name = "temperature" if option.name == "temp" else option.name
             value = getattr(self, name)
-            default = "temp" if name == "temperature" else name
-            chosen[name] = getattr(settings, default) if value is UNSET else value
+            chosen[name] = getattr(settings, option.name) if value is UNSET else value
         chosen["top_k"] = max(0, chosen["top_k"])
         seed = randbits(_SEED_BITS) if self.seed is None else self.seed % (1 << _SEED_BITS)
         return Sampling(seed=seed, **chosen)
