@@ -19,7 +19,7 @@ from lab.benchmarks.free_sources import (
 from lab.benchmarks.priors_fit import fitted, loss, places_of, present
 from lab.benchmarks.recorded_answers import Answer
 from lab.project import SimulatedClock
-from tokalign.runtime.draft.costs import Costs
+from lab.round_costs import RoundCosts
 from tokalign.runtime.draft.lookup import KEPT
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.loop import Limits, decode
@@ -78,7 +78,7 @@ def test_an_answer_is_what_was_recorded_and_takes_what_its_rows_cost(way: Way) -
 
 
 def test_dear_rows_leave_the_free_sources_as_fast_as_plain_decoding() -> None:
-    dear, answer = Costs(rows=(1.0, 3.0, 5.0)), an_answer(4)
+    dear, answer = RoundCosts(rows=(1.0, 3.0, 5.0)), an_answer(4)
     way = free_sources(Drafting(options=DraftingOptions(method="hybrid")), dear, 64)
     assert way.name == OWN
     assert decoded(answer, way, dear).time <= len(answer.ids) / 0.98
