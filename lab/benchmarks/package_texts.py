@@ -21,11 +21,12 @@ import re
 import subprocess
 import tarfile
 import zipfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from email import message_from_bytes
 from html import unescape
 from pathlib import Path, PurePosixPath
+from textwrap import dedent
 from typing import NamedTuple
 
 import click
@@ -33,7 +34,8 @@ import click
 File = tuple[str, bytes]
 """Name and content."""
 
-_MOST_OF_PACKAGE, _MOST_OF_FILE = 3_000_000, 150_000  # bytes of one kind of code
+_PACKAGES = 12  # of which a kind of code is made at least
+_MOST_OF_FILE = 150_000  # bytes
 _LONGEST_LINE = 400  # of code; a longer one is data or was packed by a program
 _MOST_PARAGRAPHS = 400  # of a text
 _SHORTEST_PAGE, _SHORTEST_PARAGRAPH = 300, 25  # characters; shorter paragraphs may repeat
@@ -77,6 +79,16 @@ def examples_of(page: str) -> str:
     """The examples on a page of HTML."""
     found = re.findall(r"(?is)<pre\b[^>]*>(.*?)</pre>", page)
     return "\n\n".join(unescape(re.sub(r"<[^>]*>", "", example)) for example in found)
+
+
+def restructured_examples(text: str) -> str:
+    """The examples of reStructuredText: what is indented after a double colon or `code-block`."""
+    found = re.findall(
+        r"(?m)^(?: *\.\. (?:code-block|sourcecode|code|testcode)::.*|(?! *\.\.).*\S::)\n"
+        r"(?: +:.*\n)*\n+((?:[ \t]+.*\n|\n)+)",
+        text,
+    )
+    return "\n\n".join(dedent(example).strip("\n") for example in found)
 
 
 def from_restructured(text: str) -> str:
@@ -125,6 +137,16 @@ def _translated(package: str, licence: str, pattern: str, **codes: str) -> list[
     return [
         Documents(package.format(code=code.lower()), pack, licence, pattern.format(code=code))
         for pack, code in codes.items()
+    ]
+
+
+def _examples(
+    pattern: str, convert: Callable[[str], str], packages: Mapping[str, str]
+) -> list[Documents]:
+    """Examples of documentation, which are code. packages: by name their licences."""
+    return [
+        Documents(package, "code", licence, pattern, convert)
+        for package, licence in packages.items()
     ]
 
 
@@ -177,7 +199,17 @@ DOCUMENTS = [
     ),
     Documents("postgresql-doc-15", "en", "PostgreSQL", r"\.html$"),
     Documents("sqlite3-doc", "en", "public domain", r"\.html$"),
-    Documents("postgresql-doc-15", "code", "PostgreSQL", r"\.html$", examples_of),
+    *_examples(r"\.html$", examples_of, {
+        "postgresql-doc-15": "PostgreSQL", "python-django-doc": "BSD", "nodejs-doc": "MIT",
+        "sqlite3-doc": "public domain",
+    }),
+    *_examples(
+        r"/html/(book|rust-by-example|cargo)/.*\.html$", examples_of,
+        {"rust-doc": "MIT, Apache 2.0"},
+    ),
+    *_examples(r"\.rst(\.txt)?$", restructured_examples, {
+        "python3.11-doc": "PSF", "python-pandas-doc": "BSD", "python-sqlalchemy-doc": "MIT",
+    }),
     Documents("nodejs-doc", "en", "MIT", r"/api/.*\.html$"),
     Documents("cppreference-doc-en-html", "en", _SHARE, r"/w/.*\.html$"),
     Documents("libboost1.74-doc", "en", "BSL 1.0", r"\.html$"),
@@ -215,15 +247,16 @@ MOST = {
     "javascript": (8_000_000, r"\.[cm]?jsx?$"),
     "typescript": (8_000_000, r"\.tsx?$|\.vue$|\.svelte$"),
     "c-like": (14_000_000, r"\.(c|cc|cpp|h|hpp|go|rs|java|kt|swift|cs|m|mm)$"),
-    "shell": (4_000_000, r"\.(sh|bash|zsh)$|/(bash-completion/completions|git-core)/[^.]*$"),
-    "sql": (4_000_000, r"\.sql$|/mysql-test/.*\.test$"),
+    "shell": (8_000_000, r"\.(sh|bash|zsh)$|/(bash-completion/completions|git-core)/[^.]*$"),
+    "sql": (36_000_000, r"\.sql$|/mysql-test/.*\.test$"),
     "html": (3_000_000, r"\.(html|htm|hbs|ejs|jinja2?|j2)$"),
     "css": (3_000_000, r"\.(css|scss|less)$"),
     "markdown": (10_000_000, r"\.(md|mdx)$"),
     "json": (3_000_000, r"\.json$"),
-    "yaml": (4_000_000, r"\.ya?ml$"),
+    "yaml": (8_000_000, r"\.ya?ml$"),
 }
-"""By kind of code: the most bytes of it, and the names of its files."""
+"""By kind of code: the most bytes of it, and the names of its files. One package gives a twelfth at
+most; few have SQL."""
 
 _NO_CODE = re.compile(
     r"\.min\.|/(locales?|i18n|lang|umd|vendor|_vendor|fixtures|licenses?|esm\d*|cjs|amd|iife)/"
@@ -324,7 +357,8 @@ class Texts:
             kind = next((kind for kind, (_, names) in MOST.items() if re.search(names, name)), None)
             if kind is None or _NO_CODE.search(name) or len(content) > _MOST_OF_FILE:
                 continue
-            room = min(_MOST_OF_PACKAGE, MOST[kind][0] - self.sizes.get(kind, 0)) - sizes[kind]
+            most = MOST[kind][0]
+            room = min(most // _PACKAGES, most - self.sizes.get(kind, 0)) - sizes[kind]
             text = content.decode("utf-8", "replace").replace("\r\n", "\n")
             if len(content) > room or not is_written(text) or not self._is_new(text):
                 continue
