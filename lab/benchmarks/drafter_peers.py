@@ -2,9 +2,9 @@
 
     python -m lab.benchmarks.drafter_peers --target MODEL --drafter FOLDER --prompts FILE
 
-Beside tokalign it runs `dflash` 0.1.0 and `mlx-dspark` 0.20.3 (`pip install --no-deps` both, and
-requests), which read the folder as it is, with the target in float32, greedily. A length is what a
-pass of the target emits after its first id.
+Beside tokalign it runs `dflash` 0.1.0 and `mlx-dspark` 0.20.3 (`pip install --no-deps` both and
+mlx-vlm, then pillow and requests), which read the folder as it is, with the target in float32,
+greedily. A length is what a pass of the target emits after its first id.
 """
 
 from __future__ import annotations
