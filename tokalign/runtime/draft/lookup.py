@@ -255,7 +255,7 @@ class LogitStore:
         likely: NDArray[Any],
         logprobs: NDArray[Any],
     ) -> None:
-        """See `rounds.RowStore`. Cost: about 40 µs for 16 rows."""
+        """See `rounds.RowStore`."""
         self.learned += 1
         likely, logprobs = ranked(likely, logprobs)
         tails = [tail_of(ids[-LONGEST_KEY:])]
