@@ -144,7 +144,7 @@ class FiniteRange(click.FloatRange):
 
 
 AT_LEAST_1, FROM_0 = click.IntRange(min=1), click.IntRange(min=0)
-POSITIVE, SHARE = FiniteRange(0, min_open=True), FiniteRange(0, 1)
+POSITIVE = FiniteRange(0, min_open=True)
 
 
 class Option(click.Option):

@@ -20,12 +20,14 @@ from tokalign.tokenizer.files import holds_tokenizer
 class Wanted:
     """What is wanted of a repository: files like these `patterns`; `missing` are those that a
     folder lacks. instead: a way without the Hub. packaged: the fields of an `Alias` that name a
-    file in a distribution with all of it."""
+    file in a distribution with all of it. locally: whether a local path has to be complete, too;
+    those who read tokenizers and drafters know more kinds of files, and say more."""
 
     patterns: tuple[str, ...]
     missing: Callable[[Path], list[str]]
     instead: str
     packaged: tuple[str, ...] = ()
+    locally: bool = False
 
 
 def missing_from_model(folder: Path) -> list[str]:
@@ -83,13 +85,20 @@ TOKENIZER = Wanted(
     "a local path to the model's folder or its tokenizer.json",
     ("weights", "vocabulary"),
 )
-CONFIG = Wanted(("config.json",), _missing_config, "a folder with its config.json", ("weights",))
+CONFIG = Wanted(
+    ("config.json",),
+    _missing_config,
+    "a folder with its config.json",
+    ("weights",),
+    locally=True,
+)
 DRAFTER = Wanted(("*.json", "*.safetensors"), _missing_from_drafter, "the drafter's folder")
 MODEL = Wanted(
     (*_FILES, *_WEIGHTS, "*.tok"),
     missing_from_model,
     "the complete local folder of an MLX model",
     ("weights",),
+    locally=True,
 )
 
 

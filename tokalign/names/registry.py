@@ -84,9 +84,7 @@ def resolve(name: str, wanted: hub.Wanted) -> Location:
     `resolve_model`."""
     path = as_path(name)
     if path.exists():
-        # Those who read tokenizers and drafters know more kinds of files, and say more.
-        missing = wanted.missing(path) if wanted in (hub.MODEL, hub.CONFIG) else ()
-        if missing:
+        if wanted.locally and (missing := wanted.missing(path)):
             raise MissingAssetError(f"{path} lacks {', '.join(missing)}; give {wanted.instead}")
         return Location(name, path)
     alias = find_alias(name)

@@ -31,9 +31,9 @@ NO_LABEL = -1
 class Labels:
     """What the target says at n positions.
 
-    For a drafter: values: f16[n, width], its states, and probabilities of ids.
+    values: f16[n, width], its states, which a draft model does not need, and probabilities of ids.
     ids: i32[n, 1 + future ...], the text's own id, what follows it, and the ids that have
-    probabilities. For a draft model see `Labeller`.
+    probabilities. What a draft model learns: see `Labeller`.
     """
 
     values: NDArray[np.float16]

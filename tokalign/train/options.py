@@ -50,9 +50,7 @@ class Labelling:
     @property
     def rows_per_position(self) -> int:
         """Rows of the target for each position."""
-        if not self.future:
-            return int(self.kind != "text")
-        return 1 if self.kind == "text" else self.future
+        return int(self.future > 0) if self.kind == "text" else max(1, self.future)
 
     def positions_of(self, window: int) -> int:
         """How many positions are labelled for a window of this many ids, at most."""
