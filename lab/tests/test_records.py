@@ -1,4 +1,4 @@
-"""Every record names programs that start, with options that they have, or is history."""
+"""Every record, and every table in it, names programs that start, or is history."""
 
 from __future__ import annotations
 
@@ -21,11 +21,21 @@ LOST = "last in the repository at commit"
 STARTS = r"python (?:-m lab|\S+\.py)|pytest [a-z/_]+\.py|tokalign [a-z-]+ -|make [a-z]"
 
 
+def is_history(text: str) -> bool:
+    """Whether the title of a record, or of a part of one, says so."""
+    return text.partition("\n")[0].endswith("(history)")
+
+
+def parts_of(record: str) -> list[str]:
+    """What stands under each of its titles, but for those that say that it is history."""
+    parts = re.split(r"^(?=#+ )", record, flags=re.MULTILINE)
+    return [part for part in parts if not is_history(part)]
+
+
 def paragraphs(record: str) -> Iterator[str]:
-    """The paragraphs of a record; none of a part whose title says that it is history."""
-    for part in re.split(r"^(?=#+ )", record, flags=re.MULTILINE):
-        if not part.partition("\n")[0].endswith("(history)"):
-            yield from re.split(r"\n\s*\n", part)
+    """The paragraphs of a record, without parts that are history."""
+    for part in parts_of(record):
+        yield from re.split(r"\n\s*\n", part)
 
 
 def commands(paragraph: str) -> Iterator[list[str]]:
@@ -90,12 +100,22 @@ def _wrong_words(module: str, rest: list[str]) -> list[str]:
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.relative_to(ROOT).as_posix())
 def test_a_record_names_programs_that_start_or_is_history(record: Path) -> None:
     text = record.read_text("utf-8")
-    if text.partition("\n")[0].endswith("(history)"):
+    if is_history(text):
         return
     kept = [p for p in paragraphs(text) if LOST not in " ".join(p.split())]
     named = [words for paragraph in kept for words in commands(paragraph)]
     assert [fault for words in named for fault in faults(words)] == []
     assert named or record.parent.name != "results" or record.stem == "README", "no program"
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.relative_to(ROOT).as_posix())
+def test_a_part_with_a_table_names_what_made_it(record: Path) -> None:
+    text = record.read_text("utf-8")
+    if record.parent.name != "results" or record.stem == "README" or is_history(text):
+        return
+    parts = [part for part in parts_of(text) if re.search(r"^\|( ?:?-)", part, re.MULTILINE)]
+    known = [part for part in parts if LOST in " ".join(part.split()) or any(commands(part))]
+    assert [part.partition("\n")[0] for part in parts if part not in known] == []
 
 
 def test_every_record_is_listed() -> None:
