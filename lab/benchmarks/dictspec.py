@@ -189,7 +189,8 @@ def sweep(shared: Path) -> None:
         found: dict[tuple[int, int, float], dict[str, float]] = {}
         for order in ORDERS:
             short = replace(counted, packed=counted.packed[:order], counts=counted.counts[:order])
-            for size in SIZES:
+            smaller = [size for size in SIZES if size < sum(map(len, short.counts))]
+            for size in SIZES[: len(smaller) + 1]:  # more n-grams than there are change nothing
                 loosest = find_continuations(short.most_frequent(size), tokenizer, p_min=P_MINS[0])
                 entries = {context: (rest, p) for context, rest, p in loosest.entries()}
                 for p_min in P_MINS:
