@@ -1,7 +1,7 @@
 """The figures of a study, all of them computed from its trials.
 
 A row is one condition over the trials of a group: a set of prompts, or all of them, at one
-temperature. `docs/metrics.md` defines every figure.
+temperature. `lab/study/README.md` defines every figure.
 """
 
 from __future__ import annotations
