@@ -40,13 +40,13 @@ def read_trace(path: Path) -> ProposalTrace:
     "traces",
     cls=Command,
     params=[
-        *[option for option in OPTIONS if option.name != "html"],
+        *[option for option in OPTIONS if option.name not in ("html", "publish")],
         Option("--trace", "The file.", FilePath(".pickle"), required=True),
     ],
 )
 def command(*, trace: Path, **given: Any) -> None:
     """Record what every condition proposes at every position of FILEs."""
-    options = read_options(given)
+    options = read_options(given | {"publish": None})
     require_writable(trace)
     makers, encoded = prepare(options)
     longest = max(length for length in options.lengths if isinstance(length, int))
