@@ -19,7 +19,7 @@ that the host waits twice, for the covers and for the whole chain.
 Where ids are drawn, the draft's ids compete by what they begin with in the target's ids, since the
 noise is that of target ids: `Pair.first_ids`.
 
-Source: DESIGN of this project; the sum over covers is that of "Exact Byte-Level Probabilities from
+Source: our own; the sum over covers is that of "Exact Byte-Level Probabilities from
 Tokenized Language Models" (Phan et al., 2024), cut to J + 1 positions.
 """
 
