@@ -27,7 +27,8 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from tokalign.runtime.mlx.context_files import kept_contexts
+from tokalign.runtime.mlx.context_file import SUFFIX, read_header
+from tokalign.storage import contexts_folder
 from tokalign.tokenizer.self_check import read_tokenizer
 
 _TOKENS = 8
@@ -129,6 +130,11 @@ def beside_mlx_lm(model: str, prompt: str, repeats: int, options: list[str]) -> 
     print(f"first token, tokalign / mlx_lm.server: {clock:.3f} by the clock, {cpu:.3f} of CPU")
 
 
+def kept_files() -> list[Path]:
+    """The files of contexts on disk."""
+    return [*contexts_folder().glob(f"*/*/[!.]*{SUFFIX}")]
+
+
 def after_restart(model: str, prompt: str, options: list[str]) -> None:
     """The same prompt before and after a kill."""
     with tempfile.TemporaryDirectory() as folder:
@@ -136,12 +142,13 @@ def after_restart(model: str, prompt: str, options: list[str]) -> None:
         with running(_OURS, model, *options) as server:
             first = server.answer(prompt)
             deadline = time.monotonic() + 120
-            while not kept_contexts() and time.monotonic() < deadline:
+            while not kept_files() and time.monotonic() < deadline:
                 time.sleep(0.5)
         with running(_OURS, model, *options) as server:
             second = server.answer(prompt)
-        size = sum(kept.nbytes for kept in kept_contexts())
-        tokens = sum(kept.tokens for kept in kept_contexts())
+        kept = kept_files()
+        size = sum(file.stat().st_size for file in kept)
+        tokens = sum(len(node.ids) - node.begin for node in map(read_header, kept))
     for name, answer in (("first", first), ("after a kill", second)):
         print(f"{name}: {answer.first:.2f} s, {answer.cpu:.2f} s of CPU")
     print(f"ratio 1/{first.first / second.first:.0f}, 1/{first.cpu / second.cpu:.0f} of CPU")

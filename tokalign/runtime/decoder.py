@@ -183,9 +183,8 @@ class Decoder:
         draft = None
         if self.draft is not None and self.drafting.options.uses_model:
             options = replace(self.cache, max_kv_size=None)
-            draft = ContextFiles(self.draft.model, options, name=_name(self.draft), **given)
-        name = _name(self.target)
-        return ContextFiles(self.target.model, self.cache, name=name, draft=draft, **given)
+            draft = ContextFiles(self.draft.model, options, **given)
+        return ContextFiles(self.target.model, self.cache, draft=draft, **given)
 
     def begin(
         self,
@@ -282,10 +281,6 @@ class Decoder:
         pair = Pair(self.target.tokenizer, self.draft.tokenizer, size)
         sampler = request.sampler.draft_sampler(size)
         return make_model_drafter(drafting, pair, request.prompt, session, sampler, trees=trees)
-
-
-def _name(model: LanguageModel[Any]) -> str:
-    return "a model" if model.folder is None else model.folder.name
 
 
 def ends_of(

@@ -27,7 +27,7 @@ from safetensors import SafetensorError, safe_open
 
 from tokalign.runtime.mlx.layers import leaves_of
 
-_FORMAT = "tokalign-context 1"
+_FORMAT = "tokalign-context 2"
 SUFFIX = ".safetensors"
 
 BY_POSITION = (KVCache, QuantizedKVCache)
@@ -49,7 +49,7 @@ class ContextFile:
     """A file's header. begin: the first position in it; those before are in the file `parent`.
 
     ids: u32, all of them from the first on. kinds: of the leaves. draft: the key of the draft
-    model's context. model: its name. path: None until it is written.
+    model's context. path: None until it is written.
     """
 
     key: str
@@ -58,7 +58,6 @@ class ContextFile:
     ids: NDArray[np.uint32]
     kinds: list[str]
     draft: str
-    model: str
     path: Path | None = None
 
     def serves(self, ids: NDArray[np.uint32]) -> int:
@@ -69,7 +68,7 @@ class ContextFile:
 
     @property
     def header(self) -> dict[str, str]:
-        fields = [self.key, self.parent, self.begin, self.kinds, self.draft, self.model]
+        fields = [self.key, self.parent, self.begin, self.kinds, self.draft]
         return {"format": _FORMAT, "node": json.dumps(fields)}
 
 
@@ -79,12 +78,12 @@ def read_header(path: Path) -> ContextFile:
         header = file.metadata() or {}
         if header.get("format") != _FORMAT:
             raise ValueError("it is of another format")
-        key, parent, begin, kinds, draft, model = json.loads(header["node"])
+        key, parent, begin, kinds, draft = json.loads(header["node"])
         ids = file.get_tensor("ids")
     fits = path.name.startswith(f"{key}-") and 0 <= begin < len(ids) and (begin > 0) == bool(parent)
     if not fits or not set(kinds) <= KINDS.keys():
         raise ValueError("its parts do not belong together")
-    return ContextFile(key, parent, begin, ids, kinds, draft, model, path)
+    return ContextFile(key, parent, begin, ids, kinds, draft, path)
 
 
 def digest_of(path: Path) -> str:

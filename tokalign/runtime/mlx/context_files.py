@@ -23,7 +23,7 @@ from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from threading import Lock
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 from weakref import ref
 
 import mlx.core as mx
@@ -61,37 +61,12 @@ _SHARE_OF_DISK = 10
 """Contexts take this part of what is free, and of what they take, where no bound is given."""
 
 
-class KeptContexts(NamedTuple):
-    """What is kept of one model. tokens: of all conversations. when: last used, in Unix time."""
-
-    name: str
-    tokens: int
-    nbytes: int
-    when: float
-
-
-def kept_contexts() -> list[KeptContexts]:
-    """What is kept on this machine, by model, the largest first. Raises: OSError."""
-    found: dict[str, KeptContexts] = {}
-    for file in contexts_folder().glob(f"*/*/*{SUFFIX}"):
-        with suppress(*UNUSABLE):
-            node, state = read_header(file), file.stat()
-            _, tokens, nbytes, when = found.get(node.model, KeptContexts("", 0, 0, 0.0))
-            found[node.model] = KeptContexts(
-                node.model,
-                tokens + len(node.ids) - node.begin,
-                nbytes + state.st_size,
-                max(when, state.st_mtime),
-            )
-    return sorted(found.values(), key=lambda kept: -kept.nbytes)
-
-
 class ContextFiles:
     """The files of one model and one owner.
 
-    owner: any text, such as an API key. name: of the model, for lists. most_bytes: of all owners
-    and models together; None for a tenth of the disk's free space. draft: of the draft model.
-    note: told why something cannot be kept.
+    owner: any text, such as an API key. most_bytes: of all owners and models together; None for a
+    tenth of the disk's free space. draft: of the draft model. note: told why something cannot be
+    kept.
     """
 
     def __init__(
@@ -100,7 +75,6 @@ class ContextFiles:
         options: CacheOptions,
         *,
         owner: str,
-        name: str,
         most_bytes: int | None = None,
         draft: ContextFiles | None = None,
         note: Note,
@@ -112,8 +86,7 @@ class ContextFiles:
         root = contexts_folder()
         private = sha256(owner.encode()).hexdigest()[:20]
         self._folder = root / private / _model_digest(model, options, self._new_layers())
-        self._name, self._draft, self._note = name, draft, note
-        self._most_bytes = most_bytes
+        self._draft, self._note, self._most_bytes = draft, note, most_bytes
         self._nodes: dict[str, ContextFile] = {}
         self._unreadable: set[str] = set()
         self._due: deque[tuple[ContextFile, dict[str, Any], dict[str, str]]] = deque()
@@ -149,7 +122,7 @@ class ContextFiles:
         key = sha256(f"{before} {begin}".encode() + ids.tobytes()).hexdigest()[:32]
         if key in self._nodes:
             return key
-        node = ContextFile(key, before, begin, ids, kinds, draft, self._name)
+        node = ContextFile(key, before, begin, ids, kinds, draft)
         arrays, rest = taken_apart(leaves, begin, len(ids))
         arrays["ids"] = mx.array(ids)
         mx.eval(list(arrays.values()))
