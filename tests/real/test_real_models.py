@@ -127,7 +127,7 @@ def test_the_openai_client_is_answered_as_by_the_target_alone(real: RealModels) 
         for text in ("Write a Python function that doubles a number.", "And one that halves it?"):
             messages.append({"role": "user", "content": text})
             generation = Generation(decoder, Request(decoder.prompt(messages), max_tokens=48))
-            expected = "".join(part for part, _ in generation.texts())
+            expected = "".join(piece.text for piece in generation) + generation.rest()
             chunks = client.chat.completions.create(
                 model="default_model", messages=messages, max_tokens=48, stream=True
             )

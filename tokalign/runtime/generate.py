@@ -112,14 +112,6 @@ class Generation:
             self.reading = event
         return list(self._pieces(event)) if isinstance(event, Round) else []
 
-    def texts(self) -> Iterator[tuple[str, Outcome]]:
-        """The text as it can be printed, each part with the outcome of the latest token."""
-        outcome = Outcome.UNDRAFTED
-        for piece in self:
-            outcome = piece.outcome
-            yield piece.text, outcome
-        yield self.rest(), outcome
-
     @property
     def stop_text(self) -> str | None:
         """The stop text that ended the output, if one did."""

@@ -90,7 +90,7 @@ def emit(demo_pair: Pair) -> Emit:
         prompt = decoder.prompt(PROMPT, use_template=False)
         request = Request(prompt, max_tokens=tokens, sampler=sampling, grammar=grammar)
         generation = Generation(decoder, request)
-        text = "".join(part for part, _ in generation.texts())
+        text = "".join(piece.text for piece in generation) + generation.rest()
         return list(generation.context.emitted), text, generation.summary()["finish_reason"]
 
     plain = cache(lambda sampling, kind: run(SAMPLINGS[sampling], CHECKED[kind][0], method="plain"))
