@@ -100,8 +100,8 @@ def measure_unless_known(target: Any, drafts: Any) -> None:
     if known is not None and known.machine == machine:  # else it is of the target's passes alone
         return
     try:
-        with progress(100, "measuring once what passes cost; Ctrl-C leaves it out") as advance:
-            curve = measure_briefly(target, drafts, advance=lambda share: advance(100 * share))
+        with progress(1, "measuring once what passes cost; Ctrl-C leaves it out") as advance:
+            curve = measure_briefly(target, drafts, advance=advance)
     except KeyboardInterrupt:
         note("left out this time")
         return
@@ -129,8 +129,8 @@ def measure_shape(name: str) -> CostCurve:
     require_bytes(weight_bytes(model))
     note(f"random weights in the shape of {name}: {weight_bytes(model) / 1e9:.2f} GB")
     fill(model)
-    with progress(100, "measuring") as advance:
-        curve = require_sound(measure_curve(model, advance=lambda share: advance(100 * share)))
+    with progress(1, "measuring") as advance:
+        curve = require_sound(measure_curve(model, advance=advance))
     note(f"cost curve -> {store_curve(curve)}")
     return curve
 
@@ -140,13 +140,8 @@ def _measured(decoder: Decoder, budget: float) -> CostCurve:
     from tokalign.evaluate.calibrate import measure_curve, require_sound
 
     (drafter,) = decoder.drafting_models or (None,)
-    with progress(100, "measuring the passes") as advance:
-        curve = measure_curve(
-            decoder.target.model,
-            drafter,
-            budget=budget,
-            advance=lambda share: advance(100 * share),
-        )
+    with progress(1, "measuring the passes") as advance:
+        curve = measure_curve(decoder.target.model, drafter, budget=budget, advance=advance)
     require_sound(curve)
     theirs = "" if decoder.draft is None else decoder.draft.tokenizer.fingerprint
     tokenizers = [decoder.target.tokenizer.fingerprint, theirs]

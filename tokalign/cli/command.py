@@ -6,6 +6,7 @@ that is not set, is neither a path nor a name.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from copy import copy
@@ -212,6 +213,8 @@ class Command(click.Command):
         for option in self.params:
             refuse_idle(ctx, option)
         flags.as_json, flags.quiet = ctx.params.pop("as_json"), ctx.params.pop("quiet")
+        if flags.quiet:  # the Hub's library reads it when it is imported
+            os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
         try:
             return super().invoke(ctx)
         finally:

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from tokalign.cli.command import Command, ModelWord
-from tokalign.cli.output import columns, flags, note, paragraph, show
+from tokalign.cli.output import columns, note, paragraph, show
 from tokalign.errors import MissingAssetError, UsageError
 from tokalign.names.aliases import aliases, check_name, find_alias
 from tokalign.names.memory import COMFORT, machine_memory
@@ -51,7 +51,6 @@ def list_models() -> None:
 @command.command("pull", cls=Command, params=[_NAMES])
 def pull(*, names: Sequence[str]) -> None:
     """Download models by their names; what is here already is not downloaded again."""
-    from tokalign.names.hub import hide_progress
     from tokalign.names.registry import resolve_model
 
     memory = machine_memory()
@@ -59,8 +58,6 @@ def pull(*, names: Sequence[str]) -> None:
         size = 0 if Path(name).exists() else find_alias(name).bytes
         if size > memory:
             note(f"{name}: {_size(size)} of weights will not fit into {_size(memory)} of memory")
-    if flags.quiet:
-        hide_progress()
     folders = {name: str(resolve_model(name).folder) for name in names}
     show({"folders": folders}, lambda: "\n".join(folders.values()))
 

@@ -77,10 +77,7 @@ def pull(*, name: str) -> None:
     downloaded before tables were added to its repository gets them this way.
     """
     from tokalign.cli.sharing import pull_tables
-    from tokalign.names.hub import hide_progress
 
-    if flags.quiet:
-        hide_progress()
     names = [str(path) for path in pull_tables(name, note=note)]
     show({"files": names}, lambda: "\n".join(map(one_line, names)))
 
@@ -95,10 +92,7 @@ def push(*, files: tuple[Path, ...], repository: str, folder: str) -> None:
     model's. A section for the README of REPO goes to stdout.
     """
     from tokalign.cli.sharing import model_card, push_tables
-    from tokalign.names.hub import hide_progress
 
-    if flags.quiet:
-        hide_progress()
     name, tables = push_tables(files, repository, folder=folder)
     for table in tables:
         note(f"{table.name} -> {name}/{table.about['path']}")

@@ -211,13 +211,6 @@ def upload(repository: str, files: Mapping[str, bytes], *, message: str) -> None
         raise MissingAssetError(f"nothing was uploaded to {repository}: {why}") from error
 
 
-def hide_progress() -> None:
-    """Show no progress bars of transfers from now on, in this process."""
-    from huggingface_hub.utils import disable_progress_bars  # type: ignore[attr-defined]
-
-    disable_progress_bars()
-
-
 def _download(
     repository: str,
     revision: str,
