@@ -67,7 +67,7 @@ def line(prompts: str, row: Row) -> str:
     speed = f"{row.speedup:.2f}"
     speed = {"faster": f"**{speed}**", "slower": f"*{speed}*"}.get(row.against_plain, speed)
     return (
-        f"| {prompts} | {row.condition.label} | {row.k} | {row.tokens_per_round:.2f} | "
+        f"| {prompts} | {row.condition.name} | {row.k} | {row.tokens_per_round:.2f} | "
         f"{speed} | {row.low:.2f}–{row.high:.2f} | {row.timed} |"
     )
 

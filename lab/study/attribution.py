@@ -13,8 +13,8 @@ from dataclasses import replace
 
 from lab.study.bench import StudyBench
 from lab.study.causes import CAUSES, Attribution
+from lab.study.conditions import Condition, PromptBlock
 from lab.study.oracle import Oracle
-from tokalign.evaluate.comparison import Condition, PromptBlock
 from tokalign.runtime.chat import Prompt
 from tokalign.runtime.decoder import Decoder
 from tokalign.runtime.mlx.draft_session import DraftModelSession

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import cast
 
+from lab.study.conditions import Condition, PromptBlock
 from lab.study.measurements import StudyMeasurement, work_of
 from lab.study.watch import MachineWatch
-from tokalign.evaluate.bench import WARM_UP_TOKENS, Bench, Sessions, measurement
-from tokalign.evaluate.comparison import Condition, PromptBlock
+from tokalign.evaluate import comparison
+from tokalign.evaluate.bench import WARM_UP_TOKENS, Bench, MakePrompt, Sessions, measurement
 from tokalign.runtime.decoder import Decoder
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.generate import Generation
@@ -25,12 +27,15 @@ class StudyBench(Bench):
     chosen: whether a condition is one of a block's.
     """
 
+    prompts: Mapping[PromptBlock, MakePrompt]  # type: ignore[assignment]
+    conditions: Sequence[Condition]
     others: Mapping[str, Decoder] = field(default_factory=dict)
     chosen: Callable[[PromptBlock, Condition], bool] = lambda _block, _condition: True
     watch: MachineWatch = field(default_factory=MachineWatch)
 
     def schedule(self) -> Iterator[tuple[PromptBlock, Condition]]:
-        yield from (pair for pair in Bench.schedule(self) if self.chosen(*pair))
+        scheduled = cast("Iterator[tuple[PromptBlock, Condition]]", Bench.schedule(self))
+        yield from (pair for pair in scheduled if self.chosen(*pair))
 
     def pending(self, done: Iterable[StudyMeasurement]) -> list[tuple[PromptBlock, Condition]]:
         """What of the schedule is not `done` yet."""
@@ -67,6 +72,11 @@ class StudyBench(Bench):
         """The decoder whose draft model a condition names."""
         return self.others[condition.draft] if condition.draft else self.decoder
 
+    def drafting(self, decoder: Decoder, condition: comparison.Condition) -> Drafting:
+        drafting = Bench.drafting(self, decoder, condition)
+        is_chain = isinstance(condition, Condition) and condition.chain
+        return drafting.with_options(alternatives=0) if is_chain else drafting
+
     def generation(
         self,
         block: PromptBlock,
@@ -95,9 +105,14 @@ class StudyBench(Bench):
     ) -> StudyMeasurement:
         reads_prompt = sessions.note_prompt(block, condition)
         self.watch.begin()
-        found = measurement(generation, block, condition)
-        work = replace(work_of(generation.rounds), reads_prompt=reads_prompt)
-        return StudyMeasurement.of(found, work=work, surroundings=self.watch.end())
+        found, counted = measurement(generation, block, condition), generation.statistics
+        return StudyMeasurement.of(
+            found,
+            finish_reason=counted.finish_reason or "",
+            sources={name: counts["accepted"] for name, counts in counted.per_source.items()},
+            work=replace(work_of(generation.rounds), reads_prompt=reads_prompt),
+            surroundings=self.watch.end(),
+        )
 
 
 class _Sessions:

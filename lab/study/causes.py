@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
-from tokalign.evaluate.comparison import Condition, PromptBlock, order_of
+from lab.study.conditions import Condition, PromptBlock, order_of
 
 CAUSES = {
     "length": "accepted to its end: a longer draft might have gone on",

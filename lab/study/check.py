@@ -17,11 +17,11 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
+from lab.study.conditions import BASELINES, CONTROL, Condition
 from lab.study.result import Result, digest_of, load_json
 from lab.study.samples import Sample, Trial, timed_greedily
 from lab.study.waterfall import measured_ends
 from tokalign.errors import MissingAssetError, TokalignError
-from tokalign.evaluate.comparison import BASELINES, CONTROL, Condition
 
 SCHEMA = Path(__file__).with_name("schema.json")
 

@@ -16,8 +16,8 @@ from statistics import fmean
 import numpy as np
 
 from lab.round_costs import RoundCosts, in_plain_passes
+from lab.study.conditions import Condition, order_of
 from lab.study.samples import Sample, Trial, timed_greedily
-from tokalign.evaluate.comparison import Condition, order_of
 from tokalign.runtime.cost import CostCurve
 from tokalign.runtime.statistics import ratio
 

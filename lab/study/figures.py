@@ -13,8 +13,8 @@ from statistics import fmean, median
 import numpy as np
 
 from lab.study.break_even import BreakEven, fit_break_even
+from lab.study.conditions import Condition, order_of
 from lab.study.samples import Sample, Trial
-from tokalign.evaluate.comparison import Condition, order_of
 from tokalign.runtime.statistics import ratio
 
 BUCKETS = ((0.0, 0.3), (0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (0.6, 0.7), (0.7, float("inf")))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tokalign.evaluate.comparison import CONTROL, PLAIN, Condition
+from lab.study.conditions import CONTROL, PLAIN, Condition
 
 WORDS = {
     "target, draft model": "the large model whose text is wanted, and a small one that guesses it; "

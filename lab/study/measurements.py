@@ -14,8 +14,9 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
 
+from lab.study.conditions import Condition, PromptBlock
 from tokalign.errors import IncompatibleError, UsageError
-from tokalign.evaluate.comparison import Condition, Measurement, PromptBlock
+from tokalign.evaluate.comparison import Measurement
 from tokalign.runtime.rounds import Round
 from tokalign.storage import parse_json, unwritable
 
@@ -62,8 +63,12 @@ class Surroundings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyMeasurement(Measurement):
-    """One generation, with its work and its surroundings."""
+    """One generation, with its work and its surroundings. sources: accepted tokens by source."""
 
+    block: PromptBlock
+    condition: Condition
+    finish_reason: str
+    sources: Mapping[str, int]
     work: Work = field(default_factory=Work)
     surroundings: Surroundings = field(default_factory=Surroundings)
 

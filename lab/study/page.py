@@ -9,12 +9,12 @@ from statistics import median
 from lab.study.break_even import break_even_text
 from lab.study.causes import CAUSES
 from lab.study.check import control_bias
+from lab.study.conditions import CONTROL, Condition, order_of
 from lab.study.figures import BUCKETS, Group, Row, bucket_name
 from lab.study.glossary import WORDS, meanings
 from lab.study.html import Html, details, figures, page, section, table, tag
 from lab.study.result import Figures, Result
 from tokalign.cli.output import markdown_table
-from tokalign.evaluate.comparison import CONTROL, Condition, order_of
 
 _INTERVAL = "speed-up (95\N{NO-BREAK SPACE}%)"
 _SPEED = (

@@ -10,9 +10,9 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lab.study.conditions import PromptBlock
 from lab.study.protocol import ENCYCLOPEDIC, INSTRUCTIONS, QUESTIONS, Protocol, windows
 from tokalign.cli.texts import read_texts
-from tokalign.evaluate.comparison import PromptBlock
 from tokalign.storage import POLISH, prompts, sample_text
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from lab.baselines import PUBLISHED_METHODS
+from lab.study.conditions import BASELINES, Condition, PromptBlock
 from tokalign.errors import UsageError
-from tokalign.evaluate.comparison import BASELINES, Condition, PromptBlock
 from tokalign.runtime.options import check_translation
 
 ENCYCLOPEDIC, INSTRUCTIONS, QUESTIONS = "encyclopedic", "instructions", "questions"

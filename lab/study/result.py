@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any, Self
 
 from lab.study.causes import Attribution, shares_of
+from lab.study.conditions import Condition, order_of
 from lab.study.cost_model import CostFit, Expected, expectations, fit_costs
 from lab.study.figures import Group, groups_of
 from lab.study.protocol import Protocol
 from lab.study.samples import Sample, Trial, trials
 from lab.study.waterfall import Waterfall, waterfalls
 from tokalign.errors import UsageError
-from tokalign.evaluate.comparison import Condition, order_of
 from tokalign.runtime.cost import CostCurve
 from tokalign.storage import POLISH, parse_json
 

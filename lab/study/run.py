@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from lab.study.bench import StudyBench
+from lab.study.conditions import CONTROL, PLAIN, Condition, PromptBlock
 from lab.study.measurements import StudyMeasurement
 from lab.study.protocol import Arm, Protocol, is_disturbed, is_measured
 from tokalign.evaluate.bench import MakePrompt
-from tokalign.evaluate.comparison import CONTROL, PLAIN, Condition, PromptBlock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

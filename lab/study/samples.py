@@ -12,14 +12,14 @@ from hashlib import sha256
 from itertools import zip_longest
 from typing import Any, Self
 
-from lab.study.measurements import StudyMeasurement, Surroundings, Work
-from lab.study.protocol import is_disturbed
-from tokalign.evaluate.comparison import (
+from lab.study.conditions import (
     CONTROL,
     PLAIN,
     Condition,
     PromptBlock,
 )
+from lab.study.measurements import StudyMeasurement, Surroundings, Work
+from lab.study.protocol import is_disturbed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

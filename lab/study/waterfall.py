@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from lab.study.conditions import Condition
 from lab.study.cost_model import costs_of, drafting_time, priced, rounds_with_host
 from lab.study.samples import Sample, Trial, timed_greedily
-from tokalign.evaluate.comparison import Condition
 from tokalign.runtime.cost import CostCurve
 
 

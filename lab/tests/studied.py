@@ -8,11 +8,11 @@ from typing import Any
 from measured import measured as measurement_of
 
 from lab.study.causes import Attribution
+from lab.study.conditions import BASELINES, Condition, PromptBlock
 from lab.study.measurements import StudyMeasurement, Surroundings, Work
 from lab.study.protocol import PRESETS, SETS
 from lab.study.result import Model, Result, Setting
 from lab.study.samples import Sample
-from tokalign.evaluate.comparison import BASELINES, Condition, PromptBlock
 from tokalign.runtime.cost import CostCurve, Machine, Timing
 
 PLAIN, CONTROL = BASELINES
@@ -25,8 +25,10 @@ def measured(
     condition: Condition, where: PromptBlock | None = None, **figures: Any
 ) -> StudyMeasurement:
     """A measurement as a study keeps it."""
-    work = figures.pop("work", Work())
-    return StudyMeasurement.of(measurement_of(condition, where, **figures), work=work)
+    sources = {"draft": 2, "target": 2} if condition.drafts else {"target": 4}
+    own = {"work": Work(), "finish_reason": "length", "sources": sources}
+    own = {name: figures.pop(name, value) for name, value in own.items()}
+    return StudyMeasurement.of(measurement_of(condition, where or a_block(), **figures), **own)
 
 
 def a_block(number: int = 1, *, prompt_set: str = "questions", **fields: Any) -> PromptBlock:

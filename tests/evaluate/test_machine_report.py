@@ -40,8 +40,6 @@ def measurement(number: int, condition: Condition, ids: list[int], speed: float)
         draft_passes=0,
         tokens_per_second=speed,
         host_ms=0.2,
-        finish_reason="length",
-        sources={"copy": 4},
     )
 
 

@@ -9,8 +9,8 @@ from tokalign.evaluate.comparison import Condition, Measurement, PromptBlock
 EXACT = Condition("exact", 2)
 
 
-def block(number: int = 1, *, repeat: int = 1, prompt_set: str = "questions") -> PromptBlock:
-    return PromptBlock(prompt_set, number, f"{number:08x}", repeat)
+def block(number: int = 1, *, prompt_set: str = "questions") -> PromptBlock:
+    return PromptBlock(prompt_set, number, f"{number:08x}")
 
 
 def measured(condition: Condition, where: PromptBlock | None = None, **figures: Any) -> Measurement:
@@ -24,7 +24,5 @@ def measured(condition: Condition, where: PromptBlock | None = None, **figures: 
         "draft_passes": 4 if drafts else 0,
         "tokens_per_second": 20.0,
         "host_ms": 0.5,
-        "finish_reason": "length",
-        "sources": {"draft": 2, "target": 2} if drafts else {"target": 4},
     }
     return Measurement(block=where or block(), condition=condition, **usual | figures)

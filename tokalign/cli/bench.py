@@ -225,6 +225,7 @@ def _measured(options: Options) -> tuple[Mapping[str, Any], Decoder, Sequence[Me
         for measurement in bench.run():
             measurements.append(measurement)
             advance(1)
+    measurements.sort(key=lambda one: bench.conditions.index(one.condition))
     return about, decoder, measurements
 
 

@@ -120,6 +120,4 @@ def measurement(generation: Generation, block: PromptBlock, condition: Condition
         round_ms=round_ms,
         pass_ms=pass_ms,
         drafting_ms=drafting_ms,
-        finish_reason=counted.finish_reason or "",
-        sources={name: counts["accepted"] for name, counts in counted.per_source.items()},
     )

@@ -30,14 +30,11 @@ class Condition:
     """One way to decode.
 
     name: `PLAIN`, `CONTROL`, a method, or a translation of the draft model. k: ids or passes
-    drafted in a round, or "auto"; None for plain decoding. draft: which of several draft models.
-    chain: the draft model proposes no tree.
+    drafted in a round, or "auto"; None for plain decoding.
     """
 
     name: str
     k: int | str | None = None
-    draft: str = ""
-    chain: bool = False
 
     @property
     def is_plain(self) -> bool:
@@ -48,12 +45,7 @@ class Condition:
         return self.k is not None
 
     def __str__(self) -> str:
-        return self.label if self.k is None else f"{self.label}, k = {self.k}"
-
-    @property
-    def label(self) -> str:
-        name = f"{self.name}, a chain" if self.chain else self.name
-        return f"{name} · {self.draft}" if self.draft else name
+        return self.name if self.k is None else f"{self.name}, k = {self.k}"
 
 
 BASELINES = (Condition(PLAIN), Condition(CONTROL))
@@ -62,14 +54,11 @@ BASELINES = (Condition(PLAIN), Condition(CONTROL))
 
 @dataclass(frozen=True, slots=True)
 class PromptBlock:
-    """What conditions are compared on: one prompt in one repeat, both counted from 1. digest: of
-    the prompt's text. temperature: None for that of the whole run."""
+    """What conditions are compared on: one prompt, counted from 1. digest: of its text."""
 
     prompt_set: str
     number: int
     digest: str
-    repeat: int = 1
-    temperature: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +66,7 @@ class Measurement:
     """One generation.
 
     tokens_per_second: after the first round, which reads the prompt; 0 if there was no other.
-    host_ms: median time of a round outside the target's pass. sources: accepted tokens by source.
+    host_ms: median time of a round outside the target's pass.
     round_ms, pass_ms, drafting_ms: means of a round, its pass and its drafting, but for the first.
     """
 
@@ -91,8 +80,6 @@ class Measurement:
     draft_passes: int
     tokens_per_second: float
     host_ms: float
-    finish_reason: str
-    sources: Mapping[str, int]
     round_ms: float = 0.0
     pass_ms: float = 0.0
     drafting_ms: float = 0.0
@@ -105,8 +92,6 @@ def drafting_of(drafting: Drafting, condition: Condition) -> Drafting:
     options: dict[str, Any] = {"method": name}
     if name not in METHODS:
         options = {"method": "draft", "translation": name}
-    if condition.chain:
-        options["alternatives"] = 0
     count = condition.k if isinstance(condition.k, int) else None
     drafting = drafting.with_options(**options, num_draft_tokens=count)
     return replace(drafting, mixing=Mixing(), model_worth=new_worth())
@@ -139,7 +124,7 @@ ENOUGH_PROMPTS = 8
 class Row(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """One condition over the prompts of a set, or over all of them, as it is shown and published.
 
-    name, k, draft, chain: of the condition. `tokens_per_second`, `host_ms` and `speedup` are
+    name, k: of the condition. `tokens_per_second`, `host_ms` and `speedup` are
     medians over prompts, `low` and `high` the quartiles of the speed-up, `fewest` and `most` those
     of tokens per pass. timed: prompts with a speed. waterfall: as in `_waterfall`.
     `docs/metrics.md` defines the rest.
@@ -147,8 +132,6 @@ class Row(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_de
 
     name: str
     k: int | str | None
-    draft: str = ""
-    chain: bool = False
     prompts: int = 0
     tokens: int = 0
     acceptance: float = 0.0
@@ -168,7 +151,7 @@ class Row(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_de
 
     @property
     def condition(self) -> Condition:
-        return Condition(self.name, self.k, self.draft, self.chain)
+        return Condition(self.name, self.k)
 
     def figures(self) -> dict[str, Any]:
         """All fields, to six digits after the point."""
@@ -191,12 +174,12 @@ class Comparison:
 
 
 def compare(measurements: Iterable[Measurement]) -> Comparison:
-    """Compare every condition with plain decoding, by set of prompts and over all. Prompts without
-    a plain decoding are left out."""
+    """Compare every condition with plain decoding, by set of prompts and over all, in the order in
+    which they come. Prompts without a plain decoding are left out."""
     measurements = list(measurements)
     plain = {m.block: m for m in measurements if m.condition.is_plain}
     compared = [m for m in measurements if m.block in plain]
-    conditions = sorted({m.condition for m in compared}, key=order_of)
+    conditions = list(dict.fromkeys(m.condition for m in compared))
 
     def rows(chosen: Sequence[Measurement]) -> list[Row]:
         rows = [_row(c, [m for m in chosen if m.condition == c], plain) for c in conditions]
@@ -206,20 +189,6 @@ def compare(measurements: Iterable[Measurement]) -> Comparison:
     names = dict.fromkeys(m.block.prompt_set for m in compared)
     sets = {n: rows([m for m in compared if m.block.prompt_set == n]) for n in names}
     return Comparison(sets, rows(compared))
-
-
-_ORDER = (
-    PLAIN, CONTROL, "none", "raw", "naive", "context", "intersection", "exact",
-    "dictionary", "copy", "prompt-lookup", "recycling", "sam", "unispec", "hybrid",
-)  # fmt: skip
-
-
-def order_of(condition: Condition) -> tuple[int, str, str, bool, int]:
-    """Sort key: published baselines first; chains before trees; k as a number, `auto` last."""
-    kind = condition.name.partition(":")[0]
-    place = _ORDER.index(kind) if kind in _ORDER else len(_ORDER)
-    length = condition.k if isinstance(condition.k, int) else 1 << 30
-    return place, condition.name, condition.draft, not condition.chain, length
 
 
 def _row(

@@ -20,6 +20,7 @@ from written_tables import write_bundle
 from lab.study.bench import StudyBench
 from lab.study.check import SCHEMA
 from lab.study.command import _language_of_prompts, command
+from lab.study.conditions import PromptBlock
 from lab.study.prompts import PromptFiles, study_prompts
 from lab.study.protocol import PRESETS
 from lab.study.setup import _table_digests
@@ -27,7 +28,6 @@ from tokalign.build.corpus import Corpus
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, build_dictionary
 from tokalign.errors import IncompatibleError, MissingAssetError, TokalignError, UsageError
 from tokalign.evaluate.calibrate import measure_curve
-from tokalign.evaluate.comparison import PromptBlock
 from tokalign.runtime.cost import CostCurve
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.drafter_folder import save_drafter, target_fingerprints

@@ -12,6 +12,7 @@ from studied import CONTEXT, CONTROL, COPY, PLAIN, a_block, a_curve, a_result, a
 from lab.project import project
 from lab.recorded_proposals import ProposalTrace, RecordedProposal, TracedText
 from lab.round_costs import RoundCosts
+from lab.study.conditions import Condition
 from lab.study.cost_model import (
     break_even_by_equation_6,
     costs_of,
@@ -23,7 +24,6 @@ from lab.study.cost_model import (
 from lab.study.measurements import work_of
 from lab.study.samples import Sample, trials
 from lab.study.waterfall import waterfalls
-from tokalign.evaluate.comparison import Condition
 from tokalign.runtime.rounds import Round
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId

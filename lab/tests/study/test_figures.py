@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from studied import CONTEXT, CONTROL, COPY, PLAIN, a_block, a_result, a_sample
 
+from lab.study.conditions import Condition
 from lab.study.figures import BUCKETS, Row, bootstrap, bucket_name, groups_of
 from lab.study.measurements import Surroundings, Work
 from lab.study.samples import Sample, trials
-from tokalign.evaluate.comparison import Condition
 
 
 def test_groups_are_all_prompts_and_each_set_at_each_temperature() -> None:

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from measured import EXACT, block
-from studied import measured
+from studied import a_block, measured
 
+from lab.study.conditions import PLAIN, Condition
 from lab.study.measurements import MeasurementFile, StudyMeasurement, Work, read_measurements
 from tokalign.errors import IncompatibleError, UsageError
-from tokalign.evaluate.comparison import PLAIN, Condition
 
 ABOUT = {"target": "demo (abc)", "max_tokens": 64, "draft": None}
-ALL = [measured(Condition(PLAIN), block(n)) for n in range(1, 4)] + [measured(EXACT)]
+EXACT = Condition("exact", 2)
+ALL = [measured(Condition(PLAIN), a_block(n)) for n in range(1, 4)] + [measured(EXACT)]
 REMEDY = "give another --output"
 
 

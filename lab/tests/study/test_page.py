@@ -8,11 +8,11 @@ import pytest
 from markup import Document, assert_self_contained
 from studied import CONTEXT, a_model, a_result, a_sample, a_setting
 
+from lab.study.conditions import BASELINES, Condition
 from lab.study.glossary import meanings
 from lab.study.measurements import Surroundings, Work
 from lab.study.page import study_page, study_summary
 from lab.study.protocol import PRESETS, Drafts, arms
-from tokalign.evaluate.comparison import BASELINES, Condition
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from places import ROOT
 from studied import a_block
 
+from lab.study.conditions import BASELINES
 from lab.study.protocol import (
     PRESETS,
     Drafts,
@@ -21,7 +22,6 @@ from lab.study.protocol import (
     windows,
 )
 from tokalign.errors import UsageError
-from tokalign.evaluate.comparison import BASELINES
 
 BOTH = Drafts(models=(("near", True), ("far", False)), methods=("dictionary",))
 

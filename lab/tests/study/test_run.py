@@ -14,11 +14,11 @@ from lab.baselines.decoder import BaselineDecoder, BaselineOptions
 from lab.study.attribution import Explainer, _Judge
 from lab.study.bench import StudyBench
 from lab.study.causes import CAUSES, shares_of
+from lab.study.conditions import Condition, PromptBlock
 from lab.study.measurements import StudyMeasurement
 from lab.study.protocol import PRESETS, Arm
 from lab.study.run import Study, expected_seconds
 from tokalign.build.alignment import align
-from tokalign.evaluate.comparison import Condition, PromptBlock
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.translation.base import Pair

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from measured import block
 from studied import CONTEXT, CONTROL, PLAIN, a_block, a_sample, measured
 
 from lab.study.measurements import Work
@@ -23,7 +22,7 @@ def test_a_measurement_loses_its_ids_and_keeps_whether_they_are_right() -> None:
             measured(PLAIN, token_ids=(5, 6, 7, 8)),
             measured(CONTROL, token_ids=(5, 6, 7, 8)),
             measured(CONTEXT[2], token_ids=(5, 6, 9)),
-            measured(PLAIN, block(2)),  # without its control
+            measured(PLAIN, a_block(2)),  # without its control
         ]
     )
     assert [(one.tokens, one.differing) for one in found] == [(4, 0), (4, 0), (3, 2)]
