@@ -155,25 +155,6 @@ def test_a_message_is_the_chats_answer(server: Server) -> None:
     assert message(server, "Wisła?", max_tokens=3).stop_reason == "max_tokens"
 
 
-def test_a_message_streams_its_events_in_their_order(echo: Server) -> None:
-    tool = {"name": "pogoda", "input_schema": WEATHER["parameters"]}
-    more: dict[str, Any] = {"tools": [tool, {"type": "web_search_20250305", "name": "web_search"}]}
-    whole = message(echo, ASKED, **more)
-    text, *calls = whole.content
-    assert (text.text.strip(), whole.stop_reason) == ("Sprawdzam.", "tool_use")
-    assert [(one.type, one.name, one.input) for one in calls] == [
-        ("tool_use", "pogoda", ANSWER)
-    ] * 2
-    events = [one for one in message(echo, ASKED, stream=True, **more) if one.type != "ping"]
-    kinds = [one.type for one in events]
-    block = ["content_block_start", "content_block_delta", "content_block_stop"]
-    order = ["message_start", *block * 3, "message_delta", "message_stop"]
-    assert [a for a, b in zip(kinds, ["", *kinds], strict=False) if a != b] == order
-    assert [e.index for e in events if e.type == "content_block_start"] == [0, 1, 2]
-    assert events[-2].delta.stop_reason == "tool_use"
-    assert events[-2].usage.output_tokens == whole.usage.output_tokens
-
-
 def test_errors_are_those_of_anthropics_client(server: Server, echo: Server) -> None:
     from anthropic import Anthropic, AuthenticationError, BadRequestError, NotFoundError
 

@@ -220,25 +220,6 @@ def test_a_failure_at_the_end_of_an_answer_ends_no_other(
     assert complete(alone, "Wisła", max_tokens=3).status == 200
 
 
-def test_a_failure_in_a_stream_is_its_last_event(
-    alone: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls = iter(range(1000))
-    break_device(alone, monkeypatch, lambda: next(calls) > 5)
-    reply = complete(alone, "Wisła", max_tokens=900, stream=True)
-    assert reply.status == 200
-    assert "the device is lost" in reply.events[-1]["error"]["message"]
-    assert reply.text.endswith("data: [DONE]\n\n")
-
-
-def test_the_end_of_the_server_is_an_answer_too() -> None:
-    with serving(demo_settings(draft_model=None)) as server, ThreadPoolExecutor(2) as pool:
-        asked = [pool.submit(complete, server, f"Wisła {i}", max_tokens=1900) for i in range(2)]
-        wait_for(lambda: running(server) == 2)
-        server.stop()
-        assert [one.result().status for one in asked] == [503, 503]
-
-
 @pytest.mark.parametrize("more", [{}, {"kv_bits": 8, "quantized_kv_start": 0}])
 def test_contexts_are_never_mixed_up(tmp_path: Any, more: dict[str, Any]) -> None:
     """Every answer is the marker of its own request, also where models cannot be batched."""
