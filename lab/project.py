@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from random import Random
 
 from lab.recorded_proposals import WRONG, ProposalTrace, TracedText
 from lab.round_costs import RoundCosts, in_plain_passes
@@ -178,6 +179,24 @@ class SimulatedClock:
     def __call__(self) -> float:
         """The time."""
         return self.now
+
+
+class DelayedClock(SimulatedClock):
+    """Other programs delay what takes time: each step takes a log-normal factor longer.
+
+    sigma: of the factor's logarithm. undelayed: what the clock would show without them.
+    """
+
+    def __init__(self, sigma: float, random: Random) -> None:
+        self._sigma, self._random, self.undelayed = sigma, random, 0.0
+        super().__init__()
+
+    def __setattr__(self, name: str, value: float) -> None:
+        if name == "now" and hasattr(self, "now"):
+            took = value - self.now
+            self.undelayed += took
+            value = self.now + took * self._random.lognormvariate(0.0, self._sigma)
+        super().__setattr__(name, value)
 
 
 def ids_of(length: int) -> list[TargetId]:

@@ -3,7 +3,7 @@
     python -m lab.benchmarks.recorded_answers MODEL ANSWERS [--temp 0.7]
     python -m lab.benchmarks.free_sources ANSWERS --model MODEL [--numbers 5-12] [--temp 0.7]
         [--curve cpu ...] [--dictionary FILE | --no-dictionary] [--kind KIND]
-        [--draft MODEL --draft-pass 0.12 --tree-pass 0.22]
+        [--draft MODEL --draft-pass 0.12 --tree-pass 0.22] [--delays 0.25]
 
 Drafters, loop and controller are the real ones. A recorded answer plays the target, which tells the
 stores the top-k logits of the rows that were accepted. Every answer is decoded with nothing learned
@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from random import Random
 
 import click
 import numpy as np
@@ -35,7 +36,7 @@ from lab.baselines.trigram_lookup import TrigramLookupDrafter
 from lab.benchmarks.paired_lines import bounds, interval, table
 from lab.benchmarks.real_replay import TimedModel
 from lab.benchmarks.recorded_answers import KINDS, Answer, chosen_answers, seed_of
-from lab.project import SimulatedClock, TimedVerifier
+from lab.project import DelayedClock, SimulatedClock, TimedVerifier
 from lab.round_costs import RoundCosts
 from tokalign.api.assemble import load_models
 from tokalign.api.choosing import choose_drafting
@@ -107,9 +108,10 @@ class RecordedVerifier:
         return Verdict(ids=ids, path=tuple(path[: len(ids)]), rows=1 + len(tree))
 
 
-def decoded(answer: Answer, way: Way, costs: RoundCosts) -> Decoded:
-    """Decode an answer under these costs."""
-    store, clock = way.store(), SimulatedClock()
+def decoded(answer: Answer, way: Way, costs: RoundCosts, delays: float = 0.0) -> Decoded:
+    """Decode an answer under these costs. delays: as of `DelayedClock`; its time is without them,
+    so it tells what they make the controller decide."""
+    store, clock = way.store(), DelayedClock(delays, Random(answer.number))
     verifier = TimedVerifier(RecordedVerifier(answer, store), costs, clock)
     events = decode(
         Context(answer.prompt),
@@ -122,7 +124,7 @@ def decoded(answer: Answer, way: Way, costs: RoundCosts) -> Decoded:
     tokens = sum(len(one.emitted) for one in rounds)
     assert tokens == len(answer.ids)
     drafts = sum(one.draft_passes for one in rounds)
-    return Decoded(tokens, tuple([one.rows for one in rounds]), drafts, clock.now)
+    return Decoded(tokens, tuple([one.rows for one in rounds]), drafts, clock.undelayed)
 
 
 def published() -> Iterator[list[Way]]:
@@ -219,11 +221,17 @@ def drafting_for(
 
 
 def show(
-    answers: Sequence[Answer], ways: Sequence[Way], curve: str, costs: RoundCosts, *, peers: bool
+    answers: Sequence[Answer],
+    ways: Sequence[Way],
+    curve: str,
+    costs: RoundCosts,
+    *,
+    peers: bool,
+    delays: float,
 ) -> None:
     """Print a table for one curve. ways: the free sources, and the hybrid if there is a draft."""
     others: dict[str, list[Decoded]] = {}
-    own = {way.name: [decoded(answer, way, costs) for answer in answers] for way in ways}
+    own = {way.name: [decoded(answer, way, costs, delays) for answer in answers] for way in ways}
     for sizes in published() if peers else ():
         found = {way.name: [decoded(answer, way, costs) for answer in answers] for way in sizes}
         best = min(found, key=lambda name: sum(one.time for one in found[name]))
@@ -282,6 +290,7 @@ def _relative(times: NDArray[np.float64], own: Sequence[Decoded]) -> str:
 @click.option("--dictionary", "dictionaries", multiple=True, type=click.Path(path_type=Path))
 @click.option("--no-dictionary", is_flag=True, help="Copies and the target's own logits alone.")
 @click.option("--own-only", is_flag=True, help="Leave out the published ways.")
+@click.option("--delays", default=0.0, help="Of passes: sigma of a log-normal factor.")
 @click.option("--draft", "draft_name", help="A draft model for the hybrid.")
 @click.option("--draft-pass", default=0.12, show_default=True, help="In plain passes.")
 @click.option(
@@ -297,6 +306,7 @@ def main(
     dictionaries: Sequence[Path],
     no_dictionary: bool,
     own_only: bool,
+    delays: float,
     draft_name: str | None,
     draft_pass: float,
     tree_pass: float,
@@ -317,7 +327,7 @@ def main(
         ways = [free_sources(drafting, costs, size)]
         if hybrid is not None:
             ways.append(free_sources(hybrid, costs, size, draft))
-        show(chosen, ways, curve, costs, peers=not own_only)
+        show(chosen, ways, curve, costs, peers=not own_only, delays=delays)
 
 
 if __name__ == "__main__":

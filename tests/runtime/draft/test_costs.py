@@ -64,13 +64,14 @@ def test_what_seems_dear_and_is_left_alone_is_hoped_to_be_as_usual(
     assert times(2) == pytest.approx(later, rel=0.02)
 
 
-def test_faster_passes_are_believed_sooner_than_slower_ones() -> None:
-    slower, faster = PassTimes([0.010], weight=100), PassTimes([0.010], weight=100)
-    for _ in range(20):
-        slower.observe(1, 0.015)
-        faster.observe(1, 0.005)
-    assert faster(1) < 0.006
-    assert slower(1) < 0.013
+def test_a_count_that_is_seen_often_looks_no_cheaper_than_another() -> None:
+    """Other programs delay passes of all counts alike."""
+    times = PassTimes([0.010, 0.012], weight=4)
+    for turn in range(200):
+        times.observe(2, 0.012 * (1 + turn % 2))
+    for turn in range(8):
+        times.observe(1, 0.010 * (1 + turn % 2))
+    assert times(2) / times(1) == pytest.approx(1.2, rel=0.1)
 
 
 def test_what_is_read_again_makes_proposals_dearer_and_plain_decoding_not() -> None:
@@ -92,7 +93,7 @@ def test_plain_decoding_takes_no_longer_than_a_round_of_one_row() -> None:
     assert costs.plain == pytest.approx(0.5)
     for _ in range(30):
         costs.rows.observe(1, 0.3)
-    assert costs.plain == pytest.approx(0.3, rel=0.05)
+    assert costs.plain == pytest.approx(0.3, rel=0.1)
     assert costs.overlap >= 0
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache, partial
+from random import Random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from recorded_worlds import a_world, costs_of
 
-from lab.project import knowledge_of, planned_time, project
+from lab.project import DelayedClock, knowledge_of, planned_time, project
 from lab.recorded_proposals import ProposalTrace
 from lab.round_costs import RoundCosts
 from tokalign.runtime.cost import read_curve, shipped_names
@@ -89,6 +90,24 @@ def test_it_never_loses_more_than_it_may(
     time = trace.tokens / found.auto
     rounds = 1 + model * len(trace.texts)
     assert time <= trace.tokens * (1 + SHARE) + MOST_LOST + rounds * dearest + 1e-6
+
+
+def test_delays_that_hit_all_passes_alike_change_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A draft pays by little here, so that both costs and losses have to be judged well."""
+    truth, clocks = costs_of("m4-pro"), list[DelayedClock]()
+    worlds = [a_world(seed, 0.5, model=False, tokens=900) for seed in (1, 2, 3)]
+    alone = sum(planned_time(one, truth, knowledge_of(truth, one)) for one in worlds)
+
+    random = Random(1)
+
+    def delayed() -> DelayedClock:
+        clocks.append(DelayedClock(0.25, random))
+        return clocks[-1]
+
+    monkeypatch.setattr("lab.project.SimulatedClock", delayed)
+    for one in worlds:
+        planned_time(one, truth, knowledge_of(truth, one))
+    assert sum(clock.undelayed for clock in clocks) <= 1.02 * alone
 
 
 def test_equal_clocks_give_equal_decisions() -> None:

@@ -307,8 +307,8 @@ class Controller(Drafter):
                 model.known.drafts.observe(
                     1 if model.drafter.in_one_pass else plan.length, drafting
                 )
-            if round_.tree:
-                took = min(verification + drafting, _HICCUP * expected)
+            if round_.tree:  # by what such passes take: this one may have been delayed
+                took = min(costs.rows(round_.rows) + drafting, _HICCUP * expected)
             else:  # what waiting for a draft costs in the mean: this round may have been slow
                 took = costs.rows(1) + drafting
         elif under_way and runs_ahead:

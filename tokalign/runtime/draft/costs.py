@@ -65,9 +65,9 @@ class Plan:
     tokens: float = 1.0
 
 
-_MEMORY, _QUICK_MEMORY = 32, 8
-"""Observations that a mean time looks back on, and the same where a time is shorter than expected:
-another program may make a pass slow, but never fast."""
+_MEMORY = 32
+"""Observations that a mean time looks back on. It is the same for long and short times: a mean that
+follows short ones sooner makes the counts that are seen most often look cheap."""
 
 _OUTLIER = 2.0
 """One pass counts as at most this many times what is expected, or as the inverse share of it: other
@@ -123,8 +123,7 @@ class PassTimes:
             ratio = min(max(ratio, expected / _OUTLIER), expected * _OUTLIER)
         else:
             expected = ratio
-        memory = _MEMORY if ratio >= expected else _QUICK_MEMORY
-        weight = min(self._weights.get(count, self._weight) + 1, memory)
+        weight = min(self._weights.get(count, self._weight) + 1, _MEMORY)
         self._weights[count], self._seen[count] = weight, self._rounds
         self._ratios[count] = expected + (ratio - expected) / weight
         self._table = ()
