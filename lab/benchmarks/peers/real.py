@@ -1,12 +1,13 @@
 """Other programs on two real models: each way to draft against the same program's plain decoding.
 
     python -m lab.benchmarks.peers.real TARGET DRAFT --peer transformers --results FILE.jsonl
-        [--prompts-per-kind 3] [--tokens 64] [--threads 2] [--table]
+        [--prompts-per-kind 3] [--held-out] [--tokens 64] [--threads 2] [--table]
     ... --peer mlx ...
     ... --peer dspark ...  (mlx-dspark 0.20.3 and what it imports, on PYTHONPATH)
     ... --peer llama --node FOLDER --gguf TARGET.gguf --draft-gguf DRAFT.gguf ...
 
-Float32, the prompts of `lab/prompts/real/`, the first ones of every kind. For every prompt all ways
+Float32, the prompts of `lab/prompts/real/`, the first ones of every kind, or those that
+`real_models.py` holds out. For every prompt all ways
 of a program run one after another, in an order that rotates. Greedy, but for those ways of
 Transformers that run at T = 0.7, beside plain sampling. Two models with one tokenizer are measured
 in the ways that need it, others in the ways across tokenizers. Every generation is a line of FILE,
@@ -23,6 +24,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -135,13 +137,17 @@ def dspark_ways(target: Path, tokens: int) -> Ways:
     }
 
 
-def asked_prompts(target: Path, per_kind: int) -> Iterator[tuple[str, int, Asked]]:
+def asked_prompts(
+    target: Path, per_kind: int, *, held_out: bool
+) -> Iterator[tuple[str, int, Asked]]:
     """The first prompts of every kind, as the target's chat template renders them."""
     tokenizer: Tokenizer[TargetId] = read_tokenizer(target)
     template = find_template(target)
     assert template is not None, "a model that answers has one"
-    for one in prompts():
-        if one.number <= per_kind:
+    taken = Counter[str]()
+    for one in prompts(held_out=held_out):
+        taken[one.kind] += 1
+        if taken[one.kind] <= per_kind:
             messages = [{"role": "user", "content": one.text}]
             ids = encode_chat(tokenizer, template, messages)
             yield one.kind, one.number, Asked(one.text, [int(token) for token in ids])
@@ -217,6 +223,7 @@ _PATH = click.Path(path_type=Path, exists=True)
 @click.option("--peer", type=click.Choice(["transformers", "mlx", "dspark", "llama"]))
 @click.option("--results", type=click.Path(path_type=Path), required=True)
 @click.option("--prompts-per-kind", "per_kind", default=3, show_default=True)
+@click.option("--held-out", is_flag=True, help="Prompts that nothing was fitted to.")
 @click.option("--tokens", default=64, show_default=True)
 @click.option("--threads", default=2, show_default=True)
 @click.option("--dictionary", "dictionaries", type=_PATH, multiple=True, help="For tokalign.")
@@ -230,6 +237,7 @@ def main(
     peer: str | None,
     results: Path,
     per_kind: int,
+    held_out: bool,
     tokens: int,
     threads: int,
     dictionaries: Sequence[Path],
@@ -242,7 +250,9 @@ def main(
     about = {"models": [model_fingerprint(target), model_fingerprint(draft)], "tokens": tokens}
     lines = opened(results, about)
     done = {(x["kind"], x["number"]) for x in lines if x["peer"] == peer}
-    left = [one for one in asked_prompts(target, per_kind) if one[:2] not in done]
+    left = [
+        one for one in asked_prompts(target, per_kind, held_out=held_out) if one[:2] not in done
+    ]
     if left and peer and not shown:
         shared = read_tokenizer(target).fingerprint == read_tokenizer(draft).fingerprint
         if peer == "llama":
