@@ -45,6 +45,7 @@ from tokalign.storage import (
     as_path,
     locked,
     parse_json,
+    private_folder,
     unwritable,
     write_file,
 )
@@ -117,8 +118,7 @@ class Collection:
         """Make the folder, which only its owner may enter, and keep other processes out of it. What
         a killed one has left is deleted. Raises: UsageError if another one has it; OutputError."""
         try:
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self.folder.chmod(0o700)
+            private_folder(self.folder)
         except OSError as error:
             raise unwritable(self.folder, error) from error
         with locked(self.folder / _LOCK, f"learning {self.name}", "wait until it has ended"):

@@ -38,7 +38,7 @@ from tokalign.runtime.rounds import UNBOUNDED, Context, Drafter, Verifier
 from tokalign.runtime.translation.base import Pair
 from tokalign.runtime.written_later import LATER
 from tokalign.tables.finding import Note
-from tokalign.tokenizer.foreign import tokenizer_of_folder
+from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import DraftId, Id, TargetId
 
@@ -67,7 +67,7 @@ class LanguageModel(Generic[Id]):
         model, config = load_weights(
             folder, dtype=dtype, adapter=adapter, trust_remote_code=trust_remote_code
         )
-        tokenizer: Tokenizer[Id] = tokenizer_of_folder(folder, trust_remote_code=trust_remote_code)
+        tokenizer: Tokenizer[Id] = read_tokenizer(folder, trust_remote_code=trust_remote_code)
         found = ends_of(folder, tokenizer, config, ends, trust_remote_code=trust_remote_code)
         return cls(model=model, tokenizer=tokenizer, folder=folder, stop_ids=found)
 

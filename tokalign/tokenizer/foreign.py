@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from hashlib import sha256
 from itertools import chain
-from pathlib import Path
 from typing import Any, cast
 
 from tokalign.tokenizer.reference import Reference
@@ -87,10 +86,3 @@ class _AnyIds:
 def any_ids(size: int) -> Tokenizer[Any]:
     """A tokenizer of `size` ids, of which nothing else is known."""
     return ForeignTokenizer(_AnyIds(size))
-
-
-def tokenizer_of_folder(folder: Path, *, trust_remote_code: bool = False) -> Tokenizer[Any]:
-    """The tokenizer in a model's folder, as `read_tokenizer` finds it."""
-    from tokalign.tokenizer.self_check import read_tokenizer  # which knows this module
-
-    return read_tokenizer(folder, trust_remote_code=trust_remote_code)
