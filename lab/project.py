@@ -269,7 +269,7 @@ class RecordedSource:
 
     def expect(self, state: int) -> Sequence[tuple[TargetId, float]]:
         """See `mixing.Source`."""
-        return self._answer.expected.get(state, ())
+        return self._answer.expect(state)
 
 
 def placed(tree: TokenTree[TargetId], position: int) -> TokenTree[TargetId]:

@@ -122,7 +122,7 @@ def test_a_linked_answer_goes_on_from_what_was_read() -> None:
         state: int | None = -1
         for token in path:
             state = None if state is None else answer.after(state, token)
-        return [] if state is None else [token for token, _ in answer.expected[state]]
+        return [] if state is None else [token for token, _ in answer.expect(state)]
 
     assert expected() == [a]
     assert expected(a) == [d]

@@ -187,6 +187,10 @@ def rows(*firsts: int) -> tuple[np.ndarray, np.ndarray]:
     return likely, logprobs
 
 
+FOUND = 8
+"""Ids of such a row that are likely enough to be looked at: 0.5 ** 9 is less than 0.003."""
+
+
 def test_every_row_of_a_tree_is_found_under_the_ids_before_it() -> None:
     """After 5 6 7 comes the tree 1-2, 3; the row after 2 is that of 7 1 2, and not of 3 or 1 3."""
     store, tree = LogitStore(), TokenTree(ids(1, 2, 3), (-1, 0, -1), ("a",) * 3)
@@ -196,11 +200,15 @@ def test_every_row_of_a_tree_is_found_under_the_ids_before_it() -> None:
     for key, first in expected.items():
         found = after(store, *key)
         assert found is not None
-        assert [token for token, _ in found] == list(range(first, first + KEPT))
+        assert [token for token, _ in found] == list(range(first, first + FOUND))
         probabilities = [1 / (1 + exp(-odds)) for _, odds in found]
-        least = 1 / (1 + exp(-LOG_ODDS[0]))
-        expected_row = [max(least, 0.5**n) for n in range(1, KEPT + 1)]
-        assert probabilities == pytest.approx(expected_row, rel=0.04)
+        assert probabilities == pytest.approx([0.5**n for n in range(1, FOUND + 1)], rel=0.04)
+    known, least = store.rows, 1 / (1 + exp(-LOG_ODDS[0]))
+    for row_ids, codes in zip(known.ids.tolist(), known.codes.tolist(), strict=True):
+        assert row_ids == list(range(row_ids[0], row_ids[0] + KEPT)), "all of them are kept"
+        probabilities = [1 / (1 + exp(-LOG_ODDS[code])) for code in codes]
+        all_of_row = [max(least, 0.5**n) for n in range(1, KEPT + 1)]
+        assert probabilities == pytest.approx(all_of_row, rel=0.04)
     for key in ((6,), (1, 3), (5, 6), (7, 2), (5, 7, 1)):
         assert after(store, *key) is None
 
@@ -233,5 +241,5 @@ def test_sources_ask_for_the_ends_of_the_text_and_the_path() -> None:
         assert state == tail_of(ids(1, 2, 3))
         found = source.expect(state)
         assert found is not None
-        assert [token for token, _ in found] == list(range(50, 50 + KEPT))
+        assert [token for token, _ in found] == list(range(50, 50 + FOUND))
         assert source.expect(source.follow(ids(8, 8, 8))) is None

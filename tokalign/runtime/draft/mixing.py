@@ -30,6 +30,9 @@ from tokalign.tokenizer.vocabulary import TargetId
 LEAST = 0.005
 """The least distance of a probability from 0 and 1; nearer ones are moved there."""
 
+LEAST_REACHED = 0.003
+"""Ids that are less likely to be reached are not looked at."""
+
 _PRECISION = 3.0
 """Precision of the normal prior of a shift, by which shifts of about 0.6 are usual."""
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from math import exp
 from typing import Any
 
+from tokalign.runtime.draft.mixing import LEAST_REACHED
 from tokalign.runtime.draft.neural import DRAFTER, ModelDrafter
-from tokalign.runtime.draft.tree import Answer, BlockAnswer, log_odds
+from tokalign.runtime.draft.tree import Answer, BlockAnswer
 from tokalign.runtime.mlx.beam_search import DEFAULT_SHAPE, SOURCE, BeamSession, BeamShape
 from tokalign.runtime.mlx.dflash_session import DFlashSession, Guess
 from tokalign.runtime.mlx.sampling import Sampling
@@ -18,9 +19,6 @@ from tokalign.tokenizer.vocabulary import TargetId
 
 _LISTED = 8
 """Ids listed after every beam."""
-
-_LEAST_REACHED = 0.003
-"""Ids that are less likely to be reached are not looked at."""
 
 
 class BeamDrafter(ModelDrafter):
@@ -70,7 +68,7 @@ class BeamDrafter(ModelDrafter):
         if self._whole:
             return Proposal(tree=beams.beam_tree(SOURCE))
         tree = beams.tree(SOURCE)
-        return Proposal(tree=tree.most_probable(len(tree), least=_LEAST_REACHED, depth=steps))
+        return Proposal(tree=tree.most_probable(len(tree), least=LEAST_REACHED, depth=steps))
 
 
 BLOCK = "block"
@@ -83,24 +81,21 @@ class LinkedAnswer(BlockAnswer):
 
     def __init__(self, block: Guess, name: str) -> None:
         super().__init__(block.positions, name)
-        self._block = block
-        self._positions: list[int] = []  # of the states after ids
+        self._links = block.links
+        self._after: list[int] = []  # the positions of states after ids
         self._linked: dict[tuple[int, TargetId], int] = {}
 
     def after(self, state: int, token: TargetId) -> int | None:
-        own = state - len(self._block.positions)
-        position = self._positions[own] if own >= 0 else state
+        own = state + 1 - self._positions
+        position = self._after[own] if own >= 0 else state
         place = (position + 1, token)
         if place not in self._linked:
-            links = self._block.links[position + 1 : position + 2]
+            links = self._links[position + 1 : position + 2]
             if not links or token not in links[0]:
                 return super().after(position, token)
-            self._linked[place] = len(self._block.positions) + len(self._positions)
-            self._positions.append(position + 1)
-            listed = links[0][token]
-            self.expected[self._linked[place]] = [
-                (token, log_odds(exp(logprob))) for token, logprob in listed
-            ]
+            self._linked[place] = len(self._listed) - 1
+            self._after.append(position + 1)
+            self._listed.append(links[0][token])
         return self._linked[place]
 
 

@@ -15,11 +15,20 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Callable, Sequence
-from math import exp, log
+from math import expm1, log
 from typing import Any, Protocol
 
 from tokalign.runtime.draft.costs import Costs, Plan
-from tokalign.runtime.draft.mixing import LEAST, MOST, Candidate, Expected, Mixer, Mixing, Source
+from tokalign.runtime.draft.mixing import (
+    LEAST,
+    LEAST_REACHED,
+    MOST,
+    Candidate,
+    Expected,
+    Mixer,
+    Mixing,
+    Source,
+)
 from tokalign.runtime.grammar import Constraint, State
 from tokalign.runtime.rounds import UNBOUNDED, Context, Drafter, Proposal, Round
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
@@ -27,9 +36,6 @@ from tokalign.tokenizer.vocabulary import TargetId
 
 FREE_ROWS = Costs(rows=(1.0,))
 """Costs under which any number of rows takes one pass, as emulators count."""
-
-_LEAST_REACHED = 0.003
-"""Ids that are less likely to be reached are not looked at."""
 
 _LEAST_OF_CHAIN = 0.02
 """The same for an id of a chain."""
@@ -68,22 +74,23 @@ class _Place:
 
 class Answer:
     """A draft model's answer as one more source. A state is the index of an id of its tree; -1 for
-    the text, None after an id that is not in the tree.
-
-    expected: by state, what it expects next, the most probable first.
-    """
+    the text, None after an id that is not in the tree."""
 
     def __init__(self, tree: TokenTree[TargetId]) -> None:
         self.name = tree.sources[0] if tree else "draft"
-        self.expected: dict[int, list[tuple[TargetId, float]]] = {}
+        self._expected: dict[int, list[tuple[TargetId, float]]] = {}
         self._next: dict[tuple[int, TargetId], int] = {}
         for index, (token, parent, probability) in enumerate(
             zip(tree.ids, tree.parents, tree.probabilities, strict=True)
         ):
-            self.expected.setdefault(parent, []).append((token, log_odds(probability)))
+            self._expected.setdefault(parent, []).append((token, log_odds(probability)))
             self._next.setdefault((parent, token), index)
-        for siblings in self.expected.values():  # a tree has them in any order
+        for siblings in self._expected.values():  # a tree has them in any order
             siblings.sort(key=_odds, reverse=True)
+
+    def expect(self, state: int) -> Sequence[tuple[TargetId, float]]:
+        """See `Source.expect`."""
+        return self._expected.get(state, ())
 
     def after(self, state: int, token: TargetId) -> int | None:
         """The state after one more id."""
@@ -94,25 +101,40 @@ class BlockAnswer(Answer):
     """A block drafter's answer: distributions of the coming positions, whatever comes between.
 
     A state is a position, -1 for the next one. So where another source knows a path, the block's
-    probabilities join it at every depth, on every branch.
+    probabilities join it at every depth, on every branch. Few trees reach the last positions, so
+    log-odds are computed where they are asked for.
     positions: for each position its most probable ids, with log-probabilities.
     """
 
     def __init__(self, positions: Sequence[Sequence[tuple[TargetId, float]]], name: str) -> None:
         super().__init__(EMPTY_TREE)
         self.name = name
-        for depth, listed in enumerate(positions):
-            odds = [(token, log_odds(exp(logprob))) for token, logprob in listed]
-            self.expected[depth - 1] = odds
+        self._listed, self._positions = [*positions], len(positions)
+
+    def expect(self, state: int) -> Sequence[tuple[TargetId, float]]:
+        if (known := self._expected.get(state)) is None:
+            listed = self._listed[state + 1] if self._listed else ()
+            known = [(token, _odds_of_log(logprob)) for token, logprob in listed]
+            self._expected[state] = known
+        return known
 
     def after(self, state: int, token: TargetId) -> int | None:
-        return state + 1 if state + 1 in self.expected else None
+        return state + 1 if state + 2 < self._positions else None
 
 
 def log_odds(probability: float) -> float:
     """ln(p / (1 - p)), where p is kept away from 0 and 1."""
     kept = min(max(probability, LEAST), 1.0 - LEAST)
     return log(kept / (1.0 - kept))
+
+
+_LEAST_LOGPROB, _MOST_LOGPROB = log(LEAST), log(1.0 - LEAST)
+
+
+def _odds_of_log(logprob: float) -> float:
+    """The same of the probability with this logarithm."""
+    kept = _LEAST_LOGPROB if logprob < _LEAST_LOGPROB else min(logprob, _MOST_LOGPROB)
+    return kept - log(-expm1(kept))
 
 
 def _odds(expected: tuple[TargetId, float]) -> float:
@@ -160,7 +182,7 @@ class Growth:
     def _expand(self, node: int) -> None:
         """Find what may follow the text (0) or the id at index `node - 1`."""
         frontier, room, before = self._frontier, self._limit - len(self.ids), self._reached[node]
-        least = -frontier[room - 1][0] if 0 < room <= len(frontier) else _LEAST_REACHED
+        least = -frontier[room - 1][0] if 0 < room <= len(frontier) else LEAST_REACHED
         if not room or least > _UNLIKELY * before:
             self._candidates.append(())
             return
@@ -173,7 +195,7 @@ class Growth:
             found, chances = self._mixer.candidates(
                 self._expected(node),
                 least / before,
-                _LEAST_REACHED / before,
+                LEAST_REACHED / before,
                 self._noise[depth] if depth < len(self._noise) else None,
                 depth,
                 None if rule is None else rule.allows,
@@ -196,7 +218,7 @@ class Growth:
         found = [*place.expected]
         states = zip(self._answers, self._answered[node], strict=True)
         for place_of_answer, (answer, state) in enumerate(states, self._mixer.asked):
-            if state is not None and (own := answer.expected.get(state)):
+            if state is not None and (own := answer.expect(state)):
                 found.append((place_of_answer, own))
         return found
 
