@@ -74,7 +74,8 @@ def test_a_new_process_begins_with_exactly_the_old_rows_in_a_private_folder() ->
     store = reopened(notes)
     assert len(store) == 0
     teach(store, *[(n, n + 1) for n in range(0, 900, 3)])
-    store.mixing.trust(("copy", "logits:2")).learn([(0.5, (1, 3, 0), True)])
+    trust = store.mixing.trust(("copy", "logits:2"))
+    trust.learn([(0.5, trust.of[1, 3, 0], True)])
     store.save()
     again = reopened(notes)
     assert content(again) == content(store)

@@ -90,7 +90,8 @@ class TokenTree(Generic[Id]):
         count: of ids at most. least, depth: other ids that are less likely, and all deeper ones,
         are left out in any case. An id is never likelier than its parent, so this is a tree too.
         """
-        if least <= 0 and count >= len(self) and depth >= max(self.depths, default=0):
+        size = len(self.ids)
+        if least <= 0 and count >= size and (depth >= size or depth >= max(self.depths)):
             return self
         reached: list[float] = []
         depths: list[int] = []

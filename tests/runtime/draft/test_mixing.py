@@ -83,7 +83,7 @@ class Defined:
                 voters, level = frozenset(naming), max(-5, min(4, int(total)))
                 rank = [t for t, _ in spoken[surest]].index(token)
                 keys = (voters, frozenset(asked), level), (surest, min(rank, 3))
-                factor = prod(self.trust.factors.get(key, 1.0) for key in keys)
+                factor = prod(self.trust.of[key].factor for key in keys)
                 found[token] = factor / (factor + exp(-total)), surest, keys
         return found
 
@@ -111,7 +111,7 @@ class Defined:
             self.reliance.learn(slopes, TargetId(emitted))
         for token, probability, *_ in found:
             for key in expected[token][2]:
-                self.trust.learn([(probability, key, token == emitted)])
+                self.trust.learn([(probability, self.trust.of[key], token == emitted)])
 
 
 @settings(deadline=None, max_examples=120)
@@ -180,7 +180,7 @@ def test_what_is_said_becomes_what_is_true(said: float, true: float) -> None:
     trust, random, found = Trust(rate=0.05), Random(1), []
     for _ in range(3000):
         found.append(trust.calibrated(said, "a"))
-        trust.learn([(found[-1], "a", random.random() < true)])
+        trust.learn([(found[-1], trust.of["a"], random.random() < true)])
     assert sum(found[500:]) / 2500 == pytest.approx(true, abs=0.03)
     assert trust.calibrated(said, "b") == pytest.approx(said)
 
@@ -189,9 +189,9 @@ def test_a_step_is_that_of_a_bayesian_estimate_and_never_smaller_than_the_rate()
     """With a prior of precision 3, to which each guess adds p (1 - p)."""
     trust, factor = Trust(rate=0.2), 1.0
     for number in range(1, 40):
-        trust.learn([(0.5, "a", True)])
+        trust.learn([(0.5, trust.of["a"], True)])
         factor *= exp(0.5 * max(0.2, 1 / (3 + number / 4)))
-        assert trust.factors["a"] == pytest.approx(factor)
+        assert trust.of["a"].factor == pytest.approx(factor)
         assert trust.calibrated(0.5, "a") == pytest.approx(factor / (1 + factor))
 
 

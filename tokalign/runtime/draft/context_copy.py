@@ -91,6 +91,9 @@ class MatchState(NamedTuple):
     passage: Passage = _NO_PASSAGE
 
 
+_NOWHERE = MatchState()
+
+
 class ContextCopy:
     """A source of a hybrid that copies from prompt and output.
 
@@ -113,34 +116,38 @@ class ContextCopy:
             self._prompt = len(ids)
         for token in ids[self._seen :]:
             place, passage = self._reading
-            self.learn(automaton.occurrence(place), token)
-            if (resumed := self.resumed(passage)) is not None:
-                self._trust.learn([(resumed[1], _RESUMED, resumed[0] == token)])
+            if place.length:
+                self.learn(automaton.occurrence(place), token)
+            if passage.run and (resumed := self.resumed(passage)) is not None:
+                guess = resumed[1], self._trust.of[_RESUMED], resumed[0] == token
+                self._trust.learn([guess])
             if self._grows:
                 automaton.append(token)
                 place = automaton.longest_repeat()
             else:
                 place = automaton.advance(place, token)
-            self._reading = MatchState(place, self._followed(passage, place, token))
+            self._reading = self._after(passage, place, token)
         self._seen = len(ids)
         return self._reading
 
     def advance(self, state: MatchState, token: TargetId) -> MatchState:
-        place = self.automaton.advance(state.place, token)
-        return MatchState(place, self._followed(state.passage, place, token))
+        return self._after(state.passage, self.automaton.advance(state.place, token), token)
 
-    def expect(self, state: MatchState) -> list[tuple[TargetId, float]]:
+    def expect(self, state: MatchState) -> Sequence[tuple[TargetId, float]]:
         """What followed the latest occurrence, and what comes next in the passage."""
-        found = dict[TargetId, float]()
-        occurrence = self.automaton.occurrence(state.place)
-        if occurrence is not None and (copied := self.copied(occurrence)) is not None:
-            found[copied[0]] = copied[1]
-        if (resumed := self.resumed(state.passage)) is not None:
-            token, p = resumed
-            found[token] = max(p, found.get(token, 0.0))
-        found.pop(SEPARATOR, None)
-        odds = [(token, log(p / (1.0 - p))) for token, p in found.items()]
-        return odds if len(odds) < 2 else sorted(odds, key=lambda pair: -pair[1])
+        if state is _NOWHERE:  # as after most ids that a dictionary or a model guesses
+            return ()
+        place, passage = state
+        occurrence = self.automaton.occurrence(place)
+        copied = None if occurrence is None else self.copied(occurrence)
+        resumed = self.resumed(passage) if passage.run else None
+        if copied is None or resumed is None:
+            found = [one for one in (copied, resumed) if one is not None]
+        elif copied[0] == resumed[0]:
+            found = [max(copied, resumed)]
+        else:
+            found = [copied, resumed] if copied[1] >= resumed[1] else [resumed, copied]
+        return [(token, log(p / (1.0 - p))) for token, p in found if token != SEPARATOR]
 
     def resumed(self, passage: Passage) -> tuple[TargetId, float] | None:
         """What comes next in the passage that is followed, once it agrees again."""
@@ -152,8 +159,14 @@ class ContextCopy:
     def learn(self, occurrence: Occurrence | None, token: TargetId) -> None:
         """Compare `token` with what the match before it would have predicted."""
         if occurrence is not None and (copied := self.copied(occurrence)) is not None:
-            situation = self._situation(occurrence.latest)
-            self._trust.learn([(copied[1], situation, copied[0] == token)])
+            shift = self._trust.of[self._situation(occurrence.latest)]
+            self._trust.learn([(copied[1], shift, copied[0] == token)])
+
+    def _after(self, passage: Passage, place: Place, token: TargetId) -> MatchState:
+        """The state after one more id, which made the longest match `place`."""
+        if passage.left or place.length >= _JOINS:
+            return MatchState(place, self._followed(passage, place, token))
+        return MatchState(place) if place.length else _NOWHERE
 
     def _followed(self, passage: Passage, place: Place, token: TargetId) -> Passage:
         """The passage after one more id, which made the longest match `place`."""
@@ -163,8 +176,6 @@ class ContextCopy:
             occurrence = self.automaton.occurrence(place)
             assert occurrence is not None, "it has a length"
             return Passage(occurrence.latest, occurrence.latest, place.length, 0)
-        if not left:
-            return _NO_PASSAGE
         if following < len(text) and text[following] == token:
             run, following = run + 1, following + 1
             if run >= _MET:
@@ -187,10 +198,11 @@ class ContextCopy:
     def copied(self, occurrence: Occurrence) -> tuple[TargetId, float] | None:
         """What followed the latest occurrence, and how probably it is right now; nothing for a
         match that ends with the text."""
-        latest, text = occurrence.latest, self.automaton.ids
+        length, _, latest = occurrence
+        text = self.automaton.ids
         if latest == len(text):
             return None
-        return text[latest], self.probability(self.kind(occurrence), occurrence.length, latest)
+        return text[latest], self.probability(self.kind(occurrence), length, latest)
 
     def kind(self, occurrence: Occurrence) -> int:
         """The kind of a match that something follows."""
@@ -202,14 +214,15 @@ class ContextCopy:
         """How probably the token copied after a match of `length` (1 or more), which ends after
         `end` ids, is right: a prior, shifted by what copies from the prompt or the output were."""
         prior = PRIORS[kind]
-        right = prior[min(length, len(prior)) - 1]
-        if length > len(prior) and kind != LATEST:
-            right = 1.0 - (1.0 - right) * len(prior) / length
+        longest = len(prior)
+        right = prior[length - 1] if length <= longest else prior[-1]
+        if length > longest and kind != LATEST:
+            right = 1.0 - (1.0 - right) * longest / length
         return self._trust.calibrated(right, self._situation(end))
 
     def _situation(self, end: int) -> Hashable:
         """What is learned by of copies from `end`."""
-        return _READING if len(self.automaton) < self._prompt else end <= self._prompt
+        return _READING if len(self.automaton.ids) < self._prompt else end <= self._prompt
 
 
 _LEAD = 8

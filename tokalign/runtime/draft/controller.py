@@ -231,25 +231,25 @@ class Controller(Drafter):
         """
         knowledge, answers = self._knowledge, []
         longer = knowledge.long_drafts.is_due
-        whole = Proposal()
+        passes, counts, waited = 0, dict[str, int](), 0.0
         for model, plan, trial in drafts:
             model.known.trials.tried(pays=not trial)
+            length = plan.length
             if not self._fixed and self._free.rows is None and (trial or longer):
-                plan = replace(plan, length=2 * plan.length + 1)
-            plan = replace(plan, length=min(plan.length, limit, MAX_DRAFT))
-            waited = whole.waited + model.drafter.wait_for_others()
-            found = model.drafter.draft(context, steps=plan.length, limit=limit)
-            whole = Proposal(
-                draft_passes=whole.draft_passes + found.draft_passes,
-                counts={**whole.counts, **found.counts},
-                waited=waited,
-            )
+                length = 2 * length + 1
+            if (length := min(length, limit, MAX_DRAFT)) != plan.length:
+                plan = replace(plan, length=length)
+            waited += model.drafter.wait_for_others()
+            found = model.drafter.draft(context, steps=length, limit=limit)
+            passes += found.draft_passes
+            counts.update(found.counts)
             if found.draft_passes:  # else it is a trained drafter before the target's first pass
                 self._drafted.append((_Draft(model, plan), found.tree))
                 answers.append(model.drafter.answer(found))
         self._count_draft()
         if not answers:
-            return replace(whole, tree=self._ask(context, limit)[0] if offer is None else offer)
+            tree = self._ask(context, limit)[0] if offer is None else offer
+            return Proposal(tree=tree, draft_passes=passes, counts=counts, waited=waited)
         spent = self._time_of([draft for draft, _ in self._drafted])
         most, alone = min(limit, self._free.most), offer is not None and not offer
 
@@ -260,7 +260,7 @@ class Controller(Drafter):
         tree = joined(hopeful=False)
         if tree and longer and self.is_timed:
             tree = joined(hopeful=True)
-        return replace(whole, tree=tree)
+        return Proposal(tree=tree, draft_passes=passes, counts=counts, waited=waited)
 
     def _count_draft(self) -> None:
         """Record a draft. If a longer one is due, this is the longer one."""

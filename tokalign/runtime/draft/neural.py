@@ -158,7 +158,8 @@ class ModelDrafter(Drafter):
         found = self.find(context, steps)
         tree = found.tree.most_probable(len(found.tree), least=0.0, depth=limit)
         self._chain = tree.first_chain
-        return replace(found, tree=tree, draft_passes=self.session.passes - passes)
+        passes = self.session.passes - passes
+        return Proposal(tree=tree, draft_passes=passes, counts=found.counts)
 
     def answer(self, proposal: Proposal) -> Answer:
         """What it found in its latest draft, as a source of a tree."""

@@ -27,6 +27,7 @@ from tokalign.runtime.draft.mixing import (
     Expected,
     Mixer,
     Mixing,
+    Shift,
     Source,
 )
 from tokalign.runtime.grammar import Constraint, State
@@ -46,6 +47,8 @@ leaves out a third of the look-ups of a tree of 15 ids (`lab/results/host-time.m
 
 FORCED = "grammar"
 """The source of ids that a grammar leaves no choice about."""
+
+_UNLEARNED = Shift()
 
 
 class ComingNoise(Protocol):
@@ -189,7 +192,7 @@ class Growth:
         rule, depth = self._rules[node], self._depths[node]
         found: Sequence[Candidate]
         if rule is not None and rule.forced:  # nothing is learned from what is certain
-            found, chances = [(rule.forced[0], MOST, FORCED, (0, 0, 0), (0, 0, 0), 0.0)], [MOST]
+            found, chances = [(rule.forced[0], MOST, FORCED, _UNLEARNED, _UNLEARNED, 0.0)], [MOST]
             self._candidates.append(())
         else:
             found, chances = self._mixer.candidates(
@@ -228,12 +231,10 @@ class Growth:
             token, before = self.ids[node - 1], self._place(self.parents[node - 1] + 1)
             place = before.following.get(token)
             if place is None:
-                place = before.following[token] = _Place(
-                    [
-                        None if state is None else advance(state, token)
-                        for advance, state in zip(self._advances, before.states, strict=True)
-                    ]
-                )
+                states = []
+                for advance, state in zip(self._advances, before.states, strict=True):
+                    states.append(None if state is None else advance(state, token))
+                place = before.following[token] = _Place(states)
             self._places[node] = place
         return place
 
@@ -249,11 +250,11 @@ class Growth:
         self.probabilities.append(chance)
         self._reached.append(-negative)
         self._depths.append(self._depths[parent] + 1)
-        rule, states = self._rules[parent], zip(self._answers, self._answered[parent], strict=True)
+        rule, answered = self._rules[parent], list[int | None]()
         self._rules.append(None if rule is None else rule.advance(token))
-        self._answered.append(
-            [None if state is None else answer.after(state, token) for answer, state in states]
-        )
+        for answer, state in zip(self._answers, self._answered[parent], strict=True):
+            answered.append(None if state is None else answer.after(state, token))
+        self._answered.append(answered)
         self._places.append(None)
         self._expand(len(self.ids))
 
@@ -264,8 +265,11 @@ class Growth:
                 return
             node = self._seen + 1
             self._mixer.learn(self._candidates[node], token, self._depths[node])
-            pairs = enumerate(zip(self.parents, self.ids, strict=True))
-            self._seen = next((i for i, pair in pairs if pair == (self._seen, token)), None)
+            before, self._seen = self._seen, None
+            for index, parent in enumerate(self.parents):
+                if parent == before and self.ids[index] == token:
+                    self._seen = index
+                    break
 
     def best_tree(
         self, times: Sequence[float], *, all_rows: bool, over: float = 0.0
@@ -306,13 +310,14 @@ class Growth:
     def _first(self, count: int) -> TokenTree[TargetId]:
         """The first `count` ids as a tree, the most probable chain first."""
         chain, others, last = [], [], -1
-        for index in range(count):
-            if self.parents[index] == last:
+        for index, parent in enumerate(self.parents[:count]):
+            if parent == last:
                 chain.append(index)
                 last = index
             else:
                 others.append(index)
-        return self._whole.select(chain + others)
+        whole = self._whole
+        return whole.select(chain + others) if others or count < len(self.ids) else whole
 
     @property
     def _whole(self) -> TokenTree[TargetId]:
