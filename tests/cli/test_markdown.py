@@ -67,6 +67,10 @@ def test_what_marks_become(text: str, lines: list[str]) -> None:
     assert shown(*text) == lines, "one character at a time"
 
 
+def test_wide_letters_that_leave_a_cell_free_are_drawn_once() -> None:
+    assert shown(*("語" * 9), "\n\nab", width=9) == ["語語語語", "語語語語", "語", "", "ab"]
+
+
 MARKS = [*"*`#-~ \n\n", "**", "```", "\n- ", "1. ", "\n> "]
 PIECES = st.lists(st.sampled_from([*MARKS, "żółw", "a", "語"]), max_size=40)
 

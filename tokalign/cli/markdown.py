@@ -51,12 +51,12 @@ class Markdown:
 
     def _drawn_over(self, ended: list[str], last: str) -> str:
         """Blocks that have ended, drawn where the growing one began, and the source of the last."""
-        from rich.cells import cell_len
+        from rich.cells import chop_cells
 
         before, self._size = self._size, self._measured()
         width, height = self._size
-        cells = [cell_len(line.expandtabs()) for line in self._block.split("\n")]
-        up = sum(max(1, -(-count // width)) for count in cells) - 1
+        lines = self._block.expandtabs().split("\n")
+        up = sum(max(1, len(chop_cells(line, width))) for line in lines) - 1
         if before != self._size or up >= height:
             return "\n".join([*ended, last])[len(self._block) :]
         return f"\x1b[{up}A" * bool(up) + "\r\x1b[J" + "\n\n".join([*map(self._drawn, ended), last])
