@@ -9,6 +9,7 @@ first.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from math import log
 from typing import NamedTuple
 
@@ -50,6 +51,7 @@ class DictSpecTable:
         }
         self._trie = marisa_trie.BinaryTrie(keys, num_tries=8)
         self._probabilities = np.empty(len(keys), dtype=np.float32)
+        self._least = np.float32(0)
         for key, probability in keys.items():
             self._probabilities[self._trie.key_id(key)] = probability
 
@@ -62,6 +64,12 @@ class DictSpecTable:
         """In bytes: what the trie takes on disk. Probabilities, which the paper
         does not store, are left out."""
         return len(self._trie.tobytes())
+
+    def at_least(self, p_min: float) -> DictSpecTable:
+        """The same table, in which contexts are not found whose continuation is less probable."""
+        stricter = copy(self)
+        stricter._least = np.float32(p_min)
+        return stricter
 
     def entries(self) -> Iterator[tuple[Ids, Ids, float]]:
         """Every context with its continuation and the probability of its first id."""
@@ -76,8 +84,10 @@ class DictSpecTable:
         for length in range(len(packed) // width, 0, -1):
             beginning = bytes([length]) + packed[-length * width :]
             for key in self._trie.keys(beginning):
-                probability = float(self._probabilities[self._trie.key_id(key)])
-                return Continuation(self._unpack(key[len(beginning) :]), probability, length)
+                probability = self._probabilities[self._trie.key_id(key)]
+                if probability >= self._least:
+                    rest = self._unpack(key[len(beginning) :])
+                    return Continuation(rest, float(probability), length)
         return None
 
     def match_length(self, suffix: Sequence[TargetId]) -> int:

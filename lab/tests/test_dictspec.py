@@ -154,3 +154,13 @@ def test_ids_of_large_vocabularies_fit() -> None:
     table = DictSpecTable({(1, 262_143): ((262_142, 7), 0.5)})  # type: ignore[dict-item]
     found = table.longest_match([9, 1, 262_143])  # type: ignore[list-item]
     assert found == ((262_142, 7), 0.5, 2)
+
+
+@given(encoded_ngrams, st.sampled_from([0.2, 0.5, 0.9, 1.0]))
+def test_a_stricter_table_is_one_that_was_built_so(
+    ngrams: list[EncodedNgram], p_min: float
+) -> None:
+    built: Any = DictSpecTable(best_continuations(ngrams, p_min=p_min))
+    loosest = DictSpecTable(best_continuations(ngrams, p_min=0.01))
+    for suffix in {context for context, _, _ in loosest.entries()}:
+        assert loosest.at_least(p_min).longest_match(suffix) == built.longest_match(suffix)
