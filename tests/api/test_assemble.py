@@ -188,13 +188,6 @@ def test_a_draft_model_without_use_is_named_once_and_not_loaded(files: Files) ->
     assert notes[-1] == notes[0]
 
 
-@pytest.mark.parametrize("wrong", [{"language": "pl,,en"}, {"remember": 1}])
-def test_options_that_cannot_be_honoured_are_refused_at_once(wrong: dict[str, Any]) -> None:
-    """See also `tests/hostile/test_arguments.py`."""
-    with pytest.raises(UsageError):
-        DraftingOptions(**wrong)
-
-
 def test_a_method_without_what_it_needs_is_refused(files: Files) -> None:
     with pytest.raises(UsageError, match="--draft NAME"):
         load_decoder("no/such-model", None, DraftingOptions(method="draft"))
