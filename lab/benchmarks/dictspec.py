@@ -62,6 +62,7 @@ SPLITS: dict[str, Callable[[int, int], bool]] = {
 Texts = Sequence[Sequence[TargetId]]
 
 SCRIPTS = ("crh_cyr", "crh_lat")
+VOCABULARIES = ("mistral", "mistral-nemo", "llama3.2")
 ORDERS = (1, 2, 3)
 SIZES = (10_000, 50_000, 100_000, 200_000, 500_000, 1_000_000)
 P_MINS = (0.2, 0.5, 0.8, 0.9, 1.0)
@@ -185,9 +186,14 @@ def readings(shared: Path, split: Sequence[str]) -> None:
 @benchmark.command()
 @shared_option
 @click.option("--script", "scripts", type=click.Choice(SCRIPTS), multiple=True, default=SCRIPTS)
-def sweep(shared: Path, scripts: Sequence[str]) -> None:
+@click.option(
+    "--vocabulary", "chosen", type=click.Choice(VOCABULARIES), multiple=True, default=VOCABULARIES
+)
+def sweep(shared: Path, scripts: Sequence[str], chosen: Sequence[str]) -> None:
     """The paper's grid; for each cell the best of it, beside the paper's."""
     for vocabulary, script, counted, texts in crimean_tatar(shared, "every tenth line", scripts):
+        if vocabulary not in chosen:
+            continue
         tokenizer: Tokenizer[TargetId] = resolve_tokenizer(vocabulary).tokenizer
         encoded = tokenizer.encode_batch(texts)
         found: dict[tuple[int, int, float], dict[str, float]] = {}
