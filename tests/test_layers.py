@@ -132,7 +132,7 @@ RUNS_MODELS = {
         "evaluate": "bench calibrate timed_passes",
         "runtime": "batch decoder generate request",
         "runtime/draft": "opening_knowledge trained",
-        "serve": "answer app body completions connections decoding job messages "
+        "serve": "answer app body completions connections decoding job keeping messages "
         "models openapi preparing request responses scheduler server streams waiting",
         "train": "begun blocks drafters eagles from_model kinds labelled_corpus losses recurrent "
         "run teaching windows",

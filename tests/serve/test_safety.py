@@ -137,7 +137,7 @@ def test_what_is_remembered_serves_every_key_and_the_next_server(
     settings = demo_settings(api_keys=KEYS, draft_model=None, drafting=drafting)
     with serving(settings) as server:
         texts = [request(server, "POST", PATH, BODY, bearer(key)).text for key in KEYS[:2]]
-        assert len(server.scheduler._outputs._stores) == 2
+        assert len(server.scheduler._kept._outputs._stores) == 2
     assert used[0] is used[1]
     remembered._open.clear()  # as in a new process
     with serving(settings) as server:
@@ -153,7 +153,7 @@ def test_without_keys_everybody_shares_one_store(alone: Server) -> None:
         usage = request(alone, "POST", PATH, BODY, headers).json["usage"]
         cached.append(usage["prompt_tokens_details"]["cached_tokens"])
     assert min(cached[1:]) > 5
-    assert len(alone.scheduler._outputs._stores) == 1
+    assert len(alone.scheduler._kept._outputs._stores) == 1
 
 
 def test_pages_of_other_origins_may_not_ask(alone: Server) -> None:

@@ -393,7 +393,7 @@ def test_an_idle_scheduler_checks_what_it_keeps(caplog: pytest.LogCaptureFixture
         assert end_of(submit(scheduler, max_tokens=5)) is None
         wait_for(lambda: not scheduler._jobs)
         assert scheduler.is_healthy
-        (chain,) = scheduler._contexts._chains
+        (chain,) = scheduler._kept.contexts._chains
         (state,) = chain.states.values()
         state.layers[0].trim(1)
         wait_for(lambda: scheduler.failure is not None)

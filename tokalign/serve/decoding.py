@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
@@ -144,15 +144,6 @@ class Answering:
         self.target.settle(ids)
         is_shared, layers = self._marks[read], self.target.layers
         return [Kept(Held(layers if is_shared is None else deepcopy(layers), list(ids)), is_shared)]
-
-
-def longest_opening(held: Held, ids: Sequence[TargetId], others: Sequence[Answering]) -> Held:
-    """The caches that hold the most of a prompt: those given, or a copy of another answer's."""
-    for other in others:
-        shared = other.target.shared_with(ids)
-        if shared > len(held.ids):
-            held = Held(other.target.copy_of(shared), list(ids[:shared]))
-    return held
 
 
 def _handed_over(session: ModelSession[Any], ids: list[Any]) -> Held:

@@ -8,7 +8,7 @@ of the target, or one after another where its caches cannot share passes (`runti
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from pathlib import Path
 from threading import Event, Thread
 from time import monotonic, sleep
@@ -16,14 +16,13 @@ from time import monotonic, sleep
 import mlx.core as mx
 
 from tokalign.errors import TokalignError
-from tokalign.runtime.mlx.context_files import ContextFiles
-from tokalign.runtime.mlx.contexts import Chain, Contexts, Held
-from tokalign.runtime.remembered import OutputStores
+from tokalign.runtime.mlx.contexts import Chain
 from tokalign.runtime.rounds import Round
 from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal
-from tokalign.serve.decoding import Answering, longest_opening, request_of
+from tokalign.serve.decoding import Answering, request_of
 from tokalign.serve.job import Item, Job, State
+from tokalign.serve.keeping import Keeping
 from tokalign.serve.metrics import Metrics
 from tokalign.serve.models import Models
 from tokalign.serve.preparing import Preparing
@@ -36,9 +35,6 @@ _IDLE = 0.1
 _THREAD_END, _LONGEST_THREAD_END = 0.05, 5.0
 """Seconds between two looks at whether a thread has ended, and in all."""
 
-_READ_AT_ONCE = 32
-"""Ids of a prompt that are read in less time than contexts on disk are searched."""
-
 _LOG = logging.getLogger(__name__)
 
 
@@ -50,18 +46,14 @@ class Scheduler:
         self.failure: Exception | None = None
         self._ready = Event()
         self._waiting = WaitingRoom(settings.max_waiting)
-        self._contexts = Contexts(
-            size=settings.prompt_cache_size, most_bytes=settings.prompt_cache_bytes
-        )
-        self._outputs = OutputStores()
-        self._files: dict[Hashable, ContextFiles] = {}
+        self._kept = Keeping(models, settings)
         self._jobs: list[Job] = []
         self._has_worked = self._shortest_first = False
         self._preparing = Preparing(self._waiting.wake)
         for name, about, value in (
             ("queue_length", "Requests that wait for their turn.", lambda: len(self._waiting)),
             ("running_requests", "Requests that are being answered.", lambda: len(self._jobs)),
-            ("prompt_cache_bytes", "Bytes of kept contexts.", lambda: self._contexts.nbytes),
+            ("prompt_cache_bytes", "Bytes of kept contexts.", lambda: self._kept.contexts.nbytes),
         ):
             metrics.watch(name, about, value)
         self._thread = Thread(target=self._run, name="decoding")
@@ -201,7 +193,7 @@ class Scheduler:
         self._check()
         if not self._waiting.wait(_IDLE) and self._has_worked:
             self._has_worked = False
-            self._contexts.leave_room(0)
+            self._kept.contexts.leave_room(0)
             mx.clear_cache()
 
     def _check(self) -> None:
@@ -209,7 +201,7 @@ class Scheduler:
         assert not self._jobs
         states = {job.state for job in self._waiting.all()}
         assert states <= {State.ARRIVED, State.PREPARING, State.PREPARED}, states
-        self._contexts.check()
+        self._kept.contexts.check()
 
     # -- steps and rounds --------------------------------------------------------------------------
 
@@ -241,7 +233,7 @@ class Scheduler:
                 job.answering = self._open(job)
             kept = job.answering.read()
             for cache in kept or ():
-                self._keep(job, cache.held, is_shared=cache.is_shared)
+                self._kept.keep(job, cache.held, is_shared=cache.is_shared)
         except Exception as error:
             self._abort(job, error)
             return True
@@ -250,14 +242,14 @@ class Scheduler:
         return kept is not None
 
     def _open(self, job: Job) -> Answering:
-        held = self._opening(job)
+        held = self._kept.opening(job, self._jobs)
         job.cached = len(held.ids)
         self.metrics.cached_tokens.inc(job.cached)
         loaded = self.models.loaded
-        earlier = self._outputs.of(job.chain.owner) if self.settings.reuse_outputs else None
         in_use = [other.answering for other in self._jobs if other.answering is not None]
-        self._contexts.leave_room(sum(answering.nbytes for answering in in_use))
-        return Answering(job, loaded.decoder, request_of(job, loaded, earlier), held)
+        self._kept.contexts.leave_room(sum(answering.nbytes for answering in in_use))
+        request = request_of(job, loaded, self._kept.outputs(job))
+        return Answering(job, loaded.decoder, request, held)
 
     def _decode(self, jobs: list[Job]) -> None:
         """Run a round of these jobs, hand over what it emitted, and end those that have ended."""
@@ -291,37 +283,6 @@ class Scheduler:
         if not before:
             self.metrics.first_token_seconds.observe(monotonic() - job.request.arrived)
 
-    # -- contexts ----------------------------------------------------------------------------------
-
-    def _opening(self, job: Job) -> Held:
-        """The longest context that a job's prompt begins with: from memory, or else from disk."""
-        prompt = job.prompt.target
-        held = self._contexts.fetch(job.chain.owner, prompt)
-        if not self.models.loaded.forgets:
-            held = longest_opening(held, prompt, self._others(job))
-        if len(prompt) - len(held.ids) <= _READ_AT_ONCE:
-            return held
-        found = self._files_of(job).fetch(prompt, than=len(held.ids) + _READ_AT_ONCE)
-        return held if found.layers is None else found
-
-    def _others(self, job: Job) -> list[Answering]:
-        """What answers requests of the same owner now."""
-        own = [other for other in self._jobs if other.chain.owner == job.chain.owner]
-        return [other.answering for other in own if other.answering is not None]
-
-    def _keep(self, job: Job, held: Held, *, is_shared: bool | None = False) -> None:
-        if is_shared is not None:
-            self._contexts.keep(job.chain, held, is_shared=is_shared)
-        self._files_of(job).keep(held)
-
-    def _files_of(self, job: Job) -> ContextFiles:
-        owner = job.chain.owner
-        if owner not in self._files:
-            self._files[owner] = self.models.loaded.decoder.context_files(
-                job.request.api_key, most_bytes=self.settings.disk_cache_bytes, note=_LOG.warning
-            )
-        return self._files[owner]
-
     # -- ends --------------------------------------------------------------------------------------
 
     def _finish(self, job: Job) -> None:
@@ -330,10 +291,10 @@ class Scheduler:
         failure: Exception | None = None
         try:
             if job.answering is not None:
-                self._keep(job, job.answering.close())
+                self._kept.keep(job, job.answering.close())
                 self.models.loaded.decoder.remember()
-            if self.settings.reuse_outputs:
-                self._outputs.of(job.chain.owner).add(job.emitted)
+            if (outputs := self._kept.outputs(job)) is not None:
+                outputs.add(job.emitted)
         except Exception as error:
             _LOG.error("what an answer leaves could not be kept", exc_info=error)
             failure = error
@@ -358,8 +319,7 @@ class Scheduler:
             self._end(job, end_of_service())
         self._jobs.clear()
         self._preparing.stop()
-        self._contexts.clear()
-        self._files.clear()
+        self._kept.clear()
         self.models.reset()
         self._ready.set()
 

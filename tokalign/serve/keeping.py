@@ -1,0 +1,80 @@
+"""What answers leave for later requests: contexts in memory and on disk, and the texts themselves.
+
+All of it belongs to one owner, models and an API key, and serves nobody else.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Hashable, Sequence
+
+from tokalign.runtime.mlx.context_files import ContextFiles
+from tokalign.runtime.mlx.contexts import Contexts, Held
+from tokalign.runtime.remembered import OutputStore, OutputStores
+from tokalign.serve import Settings
+from tokalign.serve.decoding import Answering
+from tokalign.serve.job import Job
+from tokalign.serve.models import Models
+from tokalign.tokenizer.vocabulary import TargetId
+
+_READ_AT_ONCE = 32
+"""Ids of a prompt that are read in less time than contexts on disk are searched."""
+
+_LOG = logging.getLogger(__name__)
+
+
+class Keeping:
+    """What is kept, for the thread that decodes. contexts: those in memory."""
+
+    def __init__(self, models: Models, settings: Settings) -> None:
+        self._models, self._settings = models, settings
+        self.contexts = Contexts(
+            size=settings.prompt_cache_size, most_bytes=settings.prompt_cache_bytes
+        )
+        self._files: dict[Hashable, ContextFiles] = {}
+        self._outputs = OutputStores()
+
+    def clear(self) -> None:
+        """Keep no more; files stay."""
+        self.contexts.clear()
+        self._files.clear()
+
+    def outputs(self, job: Job) -> OutputStore | None:
+        """The earlier answers to a job's owner, if later ones may be drafted from them."""
+        return self._outputs.of(job.chain.owner) if self._settings.reuse_outputs else None
+
+    def opening(self, job: Job, others: Sequence[Job]) -> Held:
+        """The longest context that a job's prompt begins with: from memory, as a copy of what
+        answers another request of the same owner now, or else from disk."""
+        owner, prompt = job.chain.owner, job.prompt.target
+        held = self.contexts.fetch(owner, prompt)
+        if not self._models.loaded.forgets:
+            for other in others:
+                if other.chain.owner == owner and other.answering is not None:
+                    held = _longer(held, prompt, other.answering)
+        if len(prompt) - len(held.ids) <= _READ_AT_ONCE:
+            return held
+        found = self._files_of(job).fetch(prompt, than=len(held.ids) + _READ_AT_ONCE)
+        return held if found.layers is None else found
+
+    def keep(self, job: Job, held: Held, *, is_shared: bool | None = False) -> None:
+        """Keep a context of a job. is_shared: as of `Job.marks`."""
+        if is_shared is not None:
+            self.contexts.keep(job.chain, held, is_shared=is_shared)
+        self._files_of(job).keep(held)
+
+    def _files_of(self, job: Job) -> ContextFiles:
+        owner = job.chain.owner
+        if owner not in self._files:
+            self._files[owner] = self._models.loaded.decoder.context_files(
+                job.request.api_key, most_bytes=self._settings.disk_cache_bytes, note=_LOG.warning
+            )
+        return self._files[owner]
+
+
+def _longer(held: Held, ids: Sequence[TargetId], other: Answering) -> Held:
+    """The caches that hold more of a prompt: those given, or a copy of another answer's."""
+    shared = other.target.shared_with(ids)
+    if shared <= len(held.ids):
+        return held
+    return Held(other.target.copy_of(shared), list(ids[:shared]))
