@@ -60,7 +60,7 @@ class TokenizerFile:
     def owner(self) -> Reference | None:
         """The reference, or the library of a tokenizer.json. Raises what the library raises."""
         if self.reference is None and self.is_tokenizer_json:
-            return reference_of_file(self.data)
+            return reference_of_file(self.data, self.document)
         return self.reference
 
     @property

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from itertools import accumulate, pairwise
 
+import numpy as np
 import regex
 
 SPACE_MARK = "▁"
@@ -23,15 +25,18 @@ def byte_alphabet() -> tuple[str, ...]:
 
 def read_byte_level(spellings: Sequence[str]) -> tuple[bytes | None, ...]:
     """Byte-level spellings as bytes, one byte of GPT-2's alphabet a character; None for others."""
-    byte_of = {character: byte for byte, character in enumerate(byte_alphabet())}
-
-    def read(spelling: str) -> bytes | None:
-        try:
-            return bytes([byte_of[character] for character in spelling])
-        except KeyError:
-            return None
-
-    return tuple(map(read, spellings))
+    bytes_by_character = np.full(0x144, 256, dtype=np.uint16)
+    bytes_by_character[[*map(ord, byte_alphabet())]] = np.arange(256)
+    characters = np.frombuffer("".join(spellings).encode("utf-32-le", "surrogatepass"), np.uint32)
+    spelled = bytes_by_character[np.minimum(characters, 0x143)]
+    spelled[characters > 0x143] = 256
+    data = spelled.astype(np.uint8).tobytes()
+    ends = [0, *accumulate(map(len, spellings))]
+    tokens: list[bytes | None] = [data[start:end] for start, end in pairwise(ends)]
+    stray = np.searchsorted(ends, np.flatnonzero(spelled == 256), side="right") - 1
+    for place in set(stray.tolist()):
+        tokens[place] = None
+    return tuple(tokens)
 
 
 def write_byte_level(tokens: Iterable[bytes]) -> list[str]:
