@@ -27,6 +27,7 @@ from tokalign.runtime.draft.mixing import (
     Mixing,
     Reliance,
     Trust,
+    of_kind,
     weights_of,
 )
 from tokalign.runtime.draft.neural import Acceptance
@@ -49,9 +50,9 @@ class Defined:
     def __init__(self, names: Sequence[str]) -> None:
         self.weights = {n: weights_of(n) if len(names) > 1 else ALONE for n in names}
         self.trust, self.reliance = Trust(rate=_TRUST_RATE), Reliance()
-        self.slopes = dict[int, float]()
+        self.slopes, self.firsts = dict[int, float](), dict[str, float]()
         for name in names if len(names) > 1 else ():
-            shifts = enumerate(RANKED_PRIORS.get(name, ()))
+            shifts = enumerate(of_kind(RANKED_PRIORS, name, ()))
             self.trust.restore([((name, rank), exp(shift), 3.0) for rank, shift in shifts])
 
     def candidates(
@@ -68,6 +69,7 @@ class Defined:
             name: {t: asked[name][t] for t, x in spoken[name] if x >= odds_of(stated)}
             for name in asked
         }
+        self.firsts = {name: x[0][1] for name, x in spoken.items() if x}
         found: dict[int, tuple[float, str, Any]] = {}
         for token in {token for expected in heard.values() for token in expected}:
             naming = [name for name in heard if token in heard[name]]
@@ -97,7 +99,7 @@ class Defined:
             if trained:
                 weights = weights if relied else USELESS
             if token not in expected:
-                total += weights.silent
+                total += weights.silent + weights.doubt * self.firsts[name]
             else:
                 alone = trained and naming == [name]
                 total += weights.odds * expected[token] + (

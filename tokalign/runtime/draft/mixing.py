@@ -2,12 +2,12 @@
 
 At a node every source that knows something names ids with their log-odds x. The log-odds of an id
 are the sum of what each source contributes: `odds * x + named` if it names the id, `silent` if it
-names others only. The weights of copy and of the three logits were fitted by logistic regression to
-3,763 ids that a real model answered to prompts of seven kinds, on the path of the answer and two
-ids ahead (`lab/results/free-sources.md`); the slopes of logits are those of sampled ids. Weights of
-a draft model lie between fits with greedy and with sampled texts, and between two draft models
-(`lab/results/trees.md`). That of a dictionary was fitted to the answers of a real model and to
-prose (`lab/results/real-models.md`). Weights of trained drafters were fitted to what a small target
+names others only, and of a copy the less, the surer it is of another one. The weights of copy, of a
+dictionary and of the three logits were fitted together by logistic regression to greedy and sampled
+answers of two real models and to Polish prose, on the path of the text and two ids ahead
+(`lab/results/free-sources.md`). Weights of a draft model lie between fits with greedy and with
+sampled texts, and between two draft models (`lab/results/trees.md`). Weights of trained drafters
+were fitted to what a small target
 wrote greedily (`lab/results/block-drafter.md`); as drafters differ, `Reliance` learns how far they
 hold. The others are assumed. They hold for usual text, so `Trust` shifts the result by what has
 come in the same *situation*: which sources named the id, which others named something, and about
@@ -22,10 +22,12 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from math import exp, log
 from operator import sub
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from tokalign.runtime.rounds import UNBOUNDED
 from tokalign.tokenizer.vocabulary import TargetId
+
+_Known = TypeVar("_Known")
 
 LEAST = 0.005
 """The least distance of a probability from 0 and 1; nearer ones are moved there."""
@@ -137,21 +139,23 @@ class Weights(NamedTuple):
 
     odds: factor on the log-odds that it states. named: on top, for an id that it names. silent: for
     an id that it does not name while it names others. alone: instead of `named`, for an id that no
-    other source names; only of trained drafters.
+    other source names; only of trained drafters. doubt: on top of `silent`, for each unit of the
+    log-odds of the id that it finds most probable.
     """
 
     odds: float
     named: float
     silent: float
     alone: float = 0.0
+    doubt: float = 0.0
 
 
 WEIGHTS = {
-    "dictionary": Weights(0.95, 0.08, -1.2),
-    "logits:3": Weights(0.12, -0.02, -1.23),
-    "logits:2": Weights(0.26, 0.05, -0.67),
-    "logits:1": Weights(0.28, 0.06, -0.67),
-    "copy": Weights(1.0, 0.46, -1.8),
+    "dictionary": Weights(0.83, 1.61, -0.65),
+    "logits:3": Weights(0.02, -0.11, -0.54),
+    "logits:2": Weights(0.0, 0.25, -0.61),
+    "logits:1": Weights(0.06, -0.02, -0.58),
+    "copy": Weights(0.82, 1.37, -1.06, doubt=-0.39),
     "session": Weights(0.7, 0.0, -0.5),
     "draft": Weights(1.0, 2.2, -0.9),
     "drafter": Weights(0.8, 3.1, -1.6, -0.2),
@@ -165,9 +169,11 @@ USELESS = Weights(0.0, 0.0, 0.0, -3.5)
 _OTHER = Weights(0.8, 0.0, -0.6)
 
 RANKED_PRIORS: Mapping[str, Sequence[float]] = {
-    "logits:3": (-1.68, 1.02, 1.03, 0.69),
-    "logits:2": (-0.78, 1.26, 1.23, 0.64),
-    "logits:1": (-0.32, 0.87, 0.64, -0.05),
+    "dictionary": (-1.89, -1.78, -2.11, -2.57),
+    "logits:3": (-0.71, -0.57, -1.23, -2.22),
+    "logits:2": (-1.05, -0.67, -1.37, -2.71),
+    "logits:1": (-0.88, -1.2, -1.65, -2.88),
+    "copy": (-1.35, -1.29, -1.29, -1.29),
 }
 """By source: shifts of log-odds for the ids that it names first, second, third and later, where it
 is the surest of them. They are the same at every depth."""
@@ -206,9 +212,10 @@ probable first."""
 Ask: TypeAlias = Callable[[Any], Sequence[tuple[TargetId, float]] | None]
 """See `Source.expect`."""
 
-_Contribution: TypeAlias = tuple[int, float, tuple[float, float]]
-"""The bit of a source, what it adds to an id that it does not name, and for an id that it names the
-factor of its log-odds and what is added beyond that."""
+_Contribution: TypeAlias = tuple[int, float, float, tuple[float, float]]
+"""The bit of a source, what it adds to an id that it does not name and for each unit of the
+log-odds of its first one, and for an id that it names the factor of its log-odds and what is added
+beyond that."""
 
 _Relied: TypeAlias = tuple[list[_Contribution], float, tuple[float, float, float, float]]
 """All contributions, what is added to ids that only the trained drafter names, and the slopes in
@@ -303,8 +310,8 @@ class Mixer:
         self._trained, self._reliance = -1, list[Reliance]()
         self._relied: dict[int, tuple[float, _Relied]] = {}  # by depth, of which reliance
         for place, name in enumerate(names):
-            odds, named, silent, _ = weights_of(name) if len(names) > 1 else ALONE
-            self._sources.append((1 << place, silent, (odds, named - silent)))
+            odds, named, silent, _, doubt = weights_of(name) if len(names) > 1 else ALONE
+            self._sources.append((1 << place, silent, doubt, (odds, named - silent)))
             if name in MODELS:
                 self._models |= 1 << place
             if name in TRAINED and len(names) > 1:
@@ -347,17 +354,18 @@ class Mixer:
         asked, silent_odds, silent_slope, size = 0, 0.0, 0.0, self._size
         sources, trained, only = self._sources, self._trained, 0
         more_alone = odds_slope = named_slope = alone_slope = 0.0
-        for place, _ in answers:
+        for place, expected in answers:
             if place == trained:
                 sources, more_alone, slopes = self._relied_on(depth)
                 only = 1 << trained
                 odds_slope, named_slope, silent_slope, alone_slope = slopes
-            bit, silent, _ = sources[place]
+            bit, silent, doubt, _ = sources[place]
             asked |= bit
-            silent_odds += silent
+            silent_odds += silent + doubt * expected[0][1]
         models = asked & self._models
         for place, expected in answers:
-            bit, _, (odds, lift) = sources[place]
+            bit, _, doubt, (odds, lift) = sources[place]
+            lift -= doubt * expected[0][1]
             lifted = noise if models and not bit & models else None
             for rank, (token, x) in enumerate(expected):
                 if x < lowest:  # the next ones are no likelier
@@ -409,7 +417,7 @@ class Mixer:
             slopes, place = self._slopes, self._trained
             own = Weights(*[a + value * b for a, b in zip(USELESS, slopes, strict=True)])
             sources = [*self._sources]
-            sources[place] = 1 << place, own.silent, (own.odds, own.named - own.silent)
+            sources[place] = 1 << place, own.silent, 0.0, (own.odds, own.named - own.silent)
             lift, alone = slopes.named - slopes.silent, slopes.alone - slopes.named
             weights = sources, own.alone - own.named, (slopes.odds, lift, slopes.silent, alone)
             known = self._relied[depth] = value, weights
@@ -442,7 +450,12 @@ def given_noise(candidates: Sequence[Candidate], noise: Sequence[float]) -> list
 
 def weights_of(name: str) -> Weights:
     """The weights of a source."""
-    return WEIGHTS.get(name) or WEIGHTS.get(name.partition(":")[0], _OTHER)
+    return of_kind(WEIGHTS, name, _OTHER)
+
+
+def of_kind(known: Mapping[str, _Known], name: str, default: _Known) -> _Known:
+    """What is known of a source by its name, or by the part of it before a colon."""
+    return known.get(name) or known.get(name.partition(":")[0], default)
 
 
 def recorded_priors(names: Sequence[str]) -> list[tuple[Situation, float, float]]:
@@ -450,6 +463,6 @@ def recorded_priors(names: Sequence[str]) -> list[tuple[Situation, float, float]
     return [
         ((place, rank, _RANKED + depth), exp(shift), _PRECISION)
         for place, name in enumerate(names)
-        for rank, shift in enumerate(RANKED_PRIORS.get(name, ()))
+        for rank, shift in enumerate(of_kind(RANKED_PRIORS, name, ()))
         for depth in range(_DEEPEST + 1)
     ]
