@@ -124,7 +124,7 @@ def fit(files: Sequence[Path], source: str) -> None:
             continue
         parts = [_features(one, source) for one in known]
         x, offsets, right = (np.concatenate(of) for of in zip(*parts, strict=True))
-        before = _loss(x @ np.array(weights_of(source)) + offsets, right)
+        before = _loss(x @ np.array(weights_of(source)[:4]) + offsets, right)
         weights = _regression(x, offsets, right)
         after = _loss(x @ weights + offsets, right)
         cells = [f"{value:.2f}" for value in weights]
@@ -139,17 +139,19 @@ def _features(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """f[ids, 4] of the source, f[ids] that the others contribute, and whether each id was right."""
     total, shared = dict[TargetId, float](), set[TargetId]()
-    silent = sum(weights_of(name).silent for name in one.expected if name != source)
+    others = {name: weights_of(name) for name in one.expected if name != source}
+    unsaid = {n: w.silent + w.doubt * one.expected[n][0][1] for n, w in others.items()}
+    silent = sum(unsaid.values())
     own = dict(one.expected[source])
     for name, listed in one.expected.items():
-        odds, named, without, _ = weights_of(name)
         for token, x in listed:
             if name == source:
                 total.setdefault(token, silent)
                 continue
+            odds, named, *_ = others[name]
             shared.add(token)
             lifted = x + one.lifts.get(token, 0.0)
-            total[token] = total.get(token, silent) + odds * lifted + named - without
+            total[token] = total.get(token, silent) + odds * lifted + named - unsaid[name]
     rows = [
         [
             own.get(token, 0.0),
