@@ -139,7 +139,8 @@ def _features(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """f[ids, 4] of the source, f[ids] that the others contribute, and whether each id was right."""
     total, shared = dict[TargetId, float](), set[TargetId]()
-    others = {name: weights_of(name) for name in one.expected if name != source}
+    names = [*one.expected]
+    others = {name: weights_of(name, names) for name in names if name != source}
     unsaid = {n: w.silent + w.doubt * one.expected[n][0][1] for n, w in others.items()}
     silent = sum(unsaid.values())
     own = dict(one.expected[source])

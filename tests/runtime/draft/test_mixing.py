@@ -18,7 +18,6 @@ from tokalign.runtime.draft.mixing import (
     LEAST,
     MODELS,
     MOST,
-    RANKED_PRIORS,
     TRAINED,
     USELESS,
     WEIGHTS,
@@ -27,7 +26,7 @@ from tokalign.runtime.draft.mixing import (
     Mixing,
     Reliance,
     Trust,
-    of_kind,
+    ranked_priors_of,
     weights_of,
 )
 from tokalign.runtime.draft.neural import Acceptance
@@ -48,11 +47,11 @@ class Defined:
     """`Mixer` by its definition: id by id, source by source, with sets in the place of bits."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        self.weights = {n: weights_of(n) if len(names) > 1 else ALONE for n in names}
+        self.weights = {n: weights_of(n, names) if len(names) > 1 else ALONE for n in names}
         self.trust, self.reliance = Trust(rate=_TRUST_RATE), Reliance()
         self.slopes, self.firsts = dict[int, float](), dict[str, float]()
         for name in names if len(names) > 1 else ():
-            shifts = enumerate(of_kind(RANKED_PRIORS, name, ()))
+            shifts = enumerate(ranked_priors_of(name, names))
             self.trust.restore([((name, rank), exp(shift), 3.0) for rank, shift in shifts])
 
     def candidates(

@@ -178,13 +178,28 @@ RANKED_PRIORS: Mapping[str, Sequence[float]] = {
 """By source: shifts of log-odds for the ids that it names first, second, third and later, where it
 is the surest of them. They are the same at every depth."""
 
+WEIGHTS_BESIDE_TRAINED = {
+    **WEIGHTS,
+    "dictionary": Weights(0.95, 0.08, -1.2),
+    "logits:3": Weights(0.12, -0.02, -1.23),
+    "logits:2": Weights(0.26, 0.05, -0.67),
+    "logits:1": Weights(0.28, 0.06, -0.67),
+    "copy": Weights(1.0, 0.46, -1.8),
+}
+RANKED_PRIORS_BESIDE_TRAINED: Mapping[str, Sequence[float]] = {
+    "logits:3": (-1.68, 1.02, 1.03, 0.69),
+    "logits:2": (-0.78, 1.26, 1.23, 0.64),
+    "logits:1": (-0.32, 0.87, 0.64, -0.05),
+}
+"""The same beside a trained drafter, whose weights were fitted to these."""
+
 ALONE = Weights(1.0, 0.0, 0.0)
 """Weights of a source that nothing is mixed with: its probabilities are taken as they are."""
 
 MODELS = ("draft", "drafter", "block")
 """Sources whose probabilities are taken as they are where no other source knows anything."""
 
-TRAINED = ("drafter", "block")
+TRAINED = frozenset(("drafter", "block"))
 """Sources that were trained for the target: there is one at most, and its `Reliance` is learned."""
 
 _TRUST_RATE = 0.02
@@ -310,7 +325,7 @@ class Mixer:
         self._trained, self._reliance = -1, list[Reliance]()
         self._relied: dict[int, tuple[float, _Relied]] = {}  # by depth, of which reliance
         for place, name in enumerate(names):
-            odds, named, silent, _, doubt = weights_of(name) if len(names) > 1 else ALONE
+            odds, named, silent, _, doubt = weights_of(name, names) if len(names) > 1 else ALONE
             self._sources.append((1 << place, silent, doubt, (odds, named - silent)))
             if name in MODELS:
                 self._models |= 1 << place
@@ -448,9 +463,15 @@ def given_noise(candidates: Sequence[Candidate], noise: Sequence[float]) -> list
     return [chance if (chance := score * share) < MOST else MOST for score in scores]
 
 
-def weights_of(name: str) -> Weights:
-    """The weights of a source."""
-    return of_kind(WEIGHTS, name, _OTHER)
+def weights_of(name: str, names: Sequence[str] = ()) -> Weights:
+    """The weights of a source beside those of `names`."""
+    return of_kind(WEIGHTS_BESIDE_TRAINED if TRAINED & {*names} else WEIGHTS, name, _OTHER)
+
+
+def ranked_priors_of(name: str, names: Sequence[str] = ()) -> Sequence[float]:
+    """The shifts by rank of a source beside those of `names`."""
+    known = RANKED_PRIORS_BESIDE_TRAINED if TRAINED & {*names} else RANKED_PRIORS
+    return of_kind(known, name, ())
 
 
 def of_kind(known: Mapping[str, _Known], name: str, default: _Known) -> _Known:
@@ -463,6 +484,6 @@ def recorded_priors(names: Sequence[str]) -> list[tuple[Situation, float, float]
     return [
         ((place, rank, _RANKED + depth), exp(shift), _PRECISION)
         for place, name in enumerate(names)
-        for rank, shift in enumerate(of_kind(RANKED_PRIORS, name, ()))
+        for rank, shift in enumerate(ranked_priors_of(name, names))
         for depth in range(_DEEPEST + 1)
     ]
