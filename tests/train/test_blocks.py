@@ -23,7 +23,7 @@ from tokalign.runtime.mlx.dflash import load_dflash
 from tokalign.runtime.mlx.dflash_session import DFlashSession
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.taps import LayerOutputs
-from tokalign.train.blocks import BlockLearner, block_states, continued_drafter
+from tokalign.train.blocks import BlockLearner, block_states
 from tokalign.train.labelled_corpus import label_corpus
 from tokalign.train.options import BlockShape, DrafterKind, Labelling, LabelOptions, Loss
 from tokalign.train.run import Trained
@@ -48,7 +48,7 @@ def test_blocks_of_a_batch_are_those_that_the_drafter_gives_one_by_one(shape: st
     drafter = random_block_drafter(model, **SHAPES[shape])
     labelling = Labelling(kind="text", future=6, taps=TAPS)
     labels = random_labels(2, WINDOW, **asdict(labelling))
-    made = WindowBatches(labels, labelling, WINDOW - 6, size=99, vocabulary_size=96)
+    made = WindowBatches(labels, labelling, window=WINDOW, size=99, vocabulary_size=96)
     batch = made.drafts(np.array([0, 1]), 1)
     states = block_states(drafter, batch)
     for number, window in enumerate(batch.text.tolist()):
@@ -107,14 +107,14 @@ def test_it_learns_from_what_the_target_finds_probable(
 
 
 def test_quantized_weights_are_not_continued(
-    target: LanguageModel[Any], trained: tuple[Path, Trained], tmp_path: Path
+    train: Train, trained: tuple[Path, Trained], tmp_path: Path
 ) -> None:
     written = files(trained[0])
     config = json.loads(written["config.json"]) | {"quantization": {"bits": 4, "group_size": 32}}
     (tmp_path / "config.json").write_text(json.dumps(config))
     (tmp_path / "model.safetensors").write_bytes(written["model.safetensors"])
     with pytest.raises(UsageError, match="quantized"):
-        continued_drafter(target, tmp_path)
+        train(tmp_path / "more", "dflash", begin_with=tmp_path)
 
 
 def test_windows_held_out_are_measured_whole_where_the_text_is_learned(

@@ -17,12 +17,13 @@ from places import DEMO
 
 from tokalign.build.corpus import Corpus
 from tokalign.errors import BundleError
+from tokalign.names.model_shape import ModelShape
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig
 from tokalign.runtime.mlx.weights import load_weights
 from tokalign.runtime.translation.base import Pair
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
-from tokalign.train.estimate import ModelShape, estimate, recurrent_work, teaching_work
+from tokalign.train.estimate import estimate, recurrent_work, teaching_work
 from tokalign.train.labelled_corpus import LabelledCorpus, Labeller, label_corpus
 from tokalign.train.options import MOST_PROBABLE, FitOptions, Kind, Labelling, LabelOptions, Loss
 from tokalign.train.recurrent import RecurrentLearner
@@ -62,7 +63,7 @@ def test_it_bounds_what_mlx_really_holds(bounds: Any) -> None:
     target = LanguageModel(model=model, tokenizer=SimpleNamespace(fingerprint="none"))
     corpus = LabelledCorpus(training=labels, held_out=labels, recipe={}, options=LABELS)
     made = RecurrentLearner(target, CONFIG, corpus, FIT)
-    training = Training(made.module, made.batches, made.loss, steps=2)
+    training = Training(made, steps=2)
     with bounds(1e9 * found.training_memory_gb):
         for _ in range(2):
             training.advance()

@@ -17,7 +17,7 @@ from killed_runs import Killed, killed_when
 from written_tables import write_bundle
 
 from tokalign.api.assemble import assemble
-from tokalign.build.corpus import Corpus
+from tokalign.build.corpus import Corpus, draw_windows
 from tokalign.errors import CorpusError
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.draft.lookup import LogitStore, tail_of
@@ -34,7 +34,6 @@ from tokalign.train.from_model import (
     build_logit_table,
     write_texts,
 )
-from tokalign.train.labelled_corpus import draw_windows
 from tokalign.train.options import Writing
 
 PROMPTS = ["Wisła jest", "Co to jest chleb?", "Opisz", "Dlaczego zimą pada śnieg, a latem deszcz?"]

@@ -14,12 +14,12 @@ from random_models import random_model
 from small_tokenizers import write_tokenizer
 from zoo import zoo_model
 
-from tokalign.build.corpus import Corpus
+from tokalign.build.corpus import Corpus, draw_windows
 from tokalign.errors import CorpusError, IncompatibleError, UsageError
 from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
-from tokalign.train.labelled_corpus import Labeller, draw_windows
+from tokalign.train.labelled_corpus import Labeller
 from tokalign.train.options import Labelling
 
 WORDS = ["rzeka", "most", "droga", "las", "dom", "pies", "kot", "chleb"]

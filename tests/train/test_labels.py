@@ -52,6 +52,13 @@ def test_killed_and_resumed_is_the_same(tmp_path: Path, windows: int) -> None:
     assert files(whole(tmp_path / "a")) == files(whole(tmp_path / "b"))
 
 
+def test_a_run_killed_in_its_first_window_begins_anew(tmp_path: Path) -> None:
+    expected = files(whole(tmp_path))["labels.bin"]
+    (tmp_path / "labels.bin").write_bytes(expected[: expected.index(b"\n") + 20])
+    assert open_labels(tmp_path, RECIPE) is None
+    assert files(whole(tmp_path))["labels.bin"] == expected
+
+
 def test_labels_of_another_recipe_are_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(IncompatibleError, match="another window"):
         list(write_labels(whole(tmp_path), RECIPE | {"window": 9}, WINDOWS, label))

@@ -21,7 +21,7 @@ from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.translation.base import Pair
 from tokalign.tokenizer.vocabulary import TargetId
 from tokalign.train.labelled_corpus import LabelledCorpus, Labeller, label_corpus
-from tokalign.train.labels import Labels, texts_of
+from tokalign.train.labels import Labels
 from tokalign.train.lessons import MOST_FACTORS, DraftReading, Lesson, Lessons
 from tokalign.train.options import MOST_PROBABLE, FitOptions, Kind, Labelling, LabelOptions
 from tokalign.train.run import Evaluation, fit
@@ -50,7 +50,7 @@ def pair(folders: tuple[Path, Path]) -> Pair:
 
 def brute_force(pair: Pair, labels: Labels, row_of: Callable[[int], Any]) -> list[float]:
     """The probability of each label, from the definition: every token of the draft is looked at."""
-    [text] = texts_of(labels, WINDOW)
+    [text] = labels.texts(WINDOW)
     reading, found = DraftReading(pair, text), []
     tokens, encode = pair.draft.vocabulary.tokens, pair.target.encoder.encode
     end = 0
@@ -59,8 +59,8 @@ def brute_force(pair: Pair, labels: Labels, row_of: Callable[[int], Any]) -> lis
         fit = [i for i, token in enumerate(tokens) if token.startswith(prefix) and token]
         return float(sum(row_of(row)[i] for i in fit if rest(tokens[i][len(prefix) :])))
 
-    for at, label in enumerate(text.labels[:, 0].tolist()):
-        end += len(pair.target.vocabulary.tokens[text.ids[at]])
+    for token, label in text.ids[:, :2].tolist():
+        end += len(pair.target.vocabulary.tokens[token])
         if label < 0:
             continue
         data = pair.target.vocabulary.tokens[label]
@@ -93,7 +93,7 @@ def test_the_marginal_is_the_sum_over_all_covers(pair: Pair, sentence: str, long
     labels = Labeller(None, TEXT).label(window)
     every = [text for text in SENTENCES for _ in range(9)]  # so that all draft tokens are in use
     extra = [Labeller(None, TEXT).label(pair.target.encode(t)) for t in every]
-    texts = [*texts_of(labels, WINDOW), *[texts_of(one, len(one.ids))[0] for one in extra]]
+    texts = [*labels.texts(WINDOW), *[one.texts(len(one.ids))[0] for one in extra]]
     size = len(pair.draft.vocabulary)
     lessons = Lessons(pair, texts, size=1, vocabulary_size=size, candidates=None, seed=0)
     lessons.part = lambda _: np.array([0])  # type: ignore[method-assign]
@@ -189,7 +189,7 @@ def test_embeddings_are_learned_only_of_tokens_that_occur(
     teach(tmp_path, replace(FIT, epochs=2, evaluations=1, candidates=candidates))
     texts = [pair.target.encode(sentence) for sentence in SENTENCES]
     labels = [Labeller(None, TEXT).label(ids) for ids in texts]
-    read = {i for one in labels for i in DraftReading(pair, texts_of(one, len(one.ids))[0]).ids}
+    read = {i for one in labels for i in DraftReading(pair, one.texts(len(one.ids))[0]).ids}
     own, taught = (
         mx.load(str(folder / "model.safetensors")) for folder in (folders[1], tmp_path / "draft")
     )
@@ -202,7 +202,7 @@ def test_embeddings_are_learned_only_of_tokens_that_occur(
 
 def test_the_marginal_among_candidates_estimates_the_whole_one(pair: Pair) -> None:
     labels = Labeller(None, TEXT).label(pair.target.encode(SENTENCES[0]))
-    texts = texts_of(labels, len(labels.ids))
+    texts = labels.texts(len(labels.ids))
     size = len(pair.draft.vocabulary)
 
     def lesson_of(candidates: int | None, seed: int = 0) -> Lesson:

@@ -228,12 +228,12 @@ def learner(
     target = LanguageModel(model=model, tokenizer=SimpleNamespace(fingerprint="none"))
     labels = random_labels(windows)
     corpus = LabelledCorpus(training=labels, held_out=labels, recipe={}, options=LabelOptions())
-    options = FitOptions(batch=size, candidates=candidates, decay=1.0)
+    options = FitOptions(batch=size, candidates=candidates, decay=1.0, learning_rate=1e-2)
     return RecurrentLearner(target, small_config(model), corpus, options)
 
 
 def learn(made: RecurrentLearner) -> list[float]:
-    training = Training(made.module, made.batches, made.loss, steps=STEPS, learning_rate=1e-2)
+    training = Training(made, STEPS)
     return [training.advance() for _ in range(STEPS)]
 
 
@@ -268,7 +268,8 @@ def test_a_quantized_target_is_learned_from_and_stays_as_it_is(candidates: int |
 
 def test_the_rate_rises_and_falls() -> None:
     made = learner()
-    training = Training(made.module, made.batches, made.loss, steps=200, learning_rate=1.0)
+    made.options = replace(made.options, learning_rate=1.0)
+    training = Training(made, 200)
     rates = [training.rate(step) for step in range(200)]
     top = rates.index(max(rates))
     assert rates[:top] == sorted(rates[:top])

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from itertools import pairwise
+from itertools import chain, islice, pairwise
 from pathlib import Path
+from random import Random
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 import msgpack  # type: ignore[import-untyped]
 
@@ -15,6 +16,8 @@ from tokalign.build.sources import CorpusFile
 from tokalign.build.text_files import Report, TextFile, refuse
 from tokalign.errors import CorpusError
 from tokalign.tables.header import FileStamp
+from tokalign.tokenizer.tokenizer import Tokenizer
+from tokalign.tokenizer.vocabulary import Id
 
 Progress = Callable[[int], None]
 """Called with the number of units done since the last call: bytes on disk for a corpus."""
@@ -172,3 +175,44 @@ def batches(lines: Iterable[str], characters: int) -> Iterator[list[str]]:
             batch, size = [], 0
     if batch:
         yield batch
+
+
+_BYTES_DRAWN_PER_TOKEN = 6.5
+"""Bytes of text. Tokenizers in use have 3 to 5 bytes in a token, so enough is drawn."""
+
+
+def draw_windows(
+    corpus: Corpus,
+    tokenizer: Tokenizer[Id],
+    *,
+    length: int,
+    positions: int,
+    seed: int,
+    stage: Stage = silent,
+) -> list[list[Id]]:
+    """Draw texts from everywhere in a corpus, their line ends included, and cut them into windows.
+
+    length: ids in a window, BOS included if the tokenizer adds one. positions: about how many ids
+    to draw, all windows together; fewer if the corpus has fewer.
+    The corpus is read twice: to learn its size, and to draw. Raises: CorpusError as `Corpus.lines`,
+    and for a corpus without a window.
+    """
+    random = Random(seed)
+    with stage(2 * corpus.size, "reading the corpus") as progress:
+        for _ in corpus.lines(progress):
+            pass
+        share = positions * _BYTES_DRAWN_PER_TOKEN / corpus.text_bytes
+        texts = corpus.lines(progress, whole=True)
+        drawn = [text for text in texts if random.random() < share]
+    random.shuffle(drawn)
+    ids = chain.from_iterable(tokenizer.encode(text + "\n") for text in drawn)
+    opening = cast("tuple[Id, ...]", tokenizer.spec.opening)
+    windows: list[list[Id]] = []
+    while len(windows) * length < positions:
+        window = [*opening, *islice(ids, length - len(opening))]
+        if len(window) < length:
+            break
+        windows.append(window)
+    if not windows:
+        raise CorpusError(f"the corpus has fewer than {length} tokens; give more text")
+    return windows

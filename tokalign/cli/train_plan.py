@@ -11,16 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from tokalign.cli.output import note, progress
 from tokalign.errors import UsageError
+from tokalign.names.model_shape import ModelShape
 from tokalign.runtime.options import take
-from tokalign.train.estimate import (
-    ModelShape,
-    Work,
-    estimate,
-    layers_work,
-    machine_tflops,
-    recurrent_work,
-    teaching_work,
-)
+from tokalign.train.estimate import Work, estimate, layers_work, recurrent_work, teaching_work
 from tokalign.train.options import (
     MOST_PROBABLE,
     BlockShape,
@@ -148,6 +141,7 @@ class TrainPlan:
     def estimated(self, target: str) -> dict[str, Any]:
         """What a run takes; no model is loaded. Raises: as `ModelShape.from_folder`."""
         from tokalign.names.registry import resolve_model
+        from tokalign.runtime.mlx.weights import machine_tflops
 
         shape = ModelShape.from_folder(resolve_model(target).folder)
         labels = self.labels(shape.hidden_size, shape.layers)

@@ -7,10 +7,11 @@ from typing import Any
 import mlx.core as mx
 from mlx.utils import tree_flatten, tree_unflatten
 
+from tokalign.names.model_shape import layer_sizes
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.recurrent_drafter import TargetEnds
+from tokalign.runtime.mlx.weights import read_config
 from tokalign.runtime.rounds import Array
-from tokalign.storage import parse_json
 from tokalign.tokenizer.vocabulary import TargetId
 
 _NEVER = -1e9
@@ -18,23 +19,18 @@ _LOOKED_AT, _DEVIATION = 1000, 2.0
 """Ids whose logits are looked at, and how much these differ at the beginning, at most."""
 
 
+_SIZES = (
+    *("head_dim", "num_key_value_heads", "rms_norm_eps", "max_position_embeddings", "rope_theta"),
+    *("hidden_size", "intermediate_size", "num_attention_heads", "vocab_size"),
+)
+
+
 def target_sizes(target: LanguageModel[TargetId]) -> dict[str, Any]:
     """The sizes in the target's `config.json` that a new drafter's layers have, too."""
     assert target.folder is not None, "it was loaded from a folder"
-    config = parse_json((target.folder / "config.json").read_bytes())
-    sizes = {**config, **config.get("text_config", {})}
-    heads = sizes["num_attention_heads"]
-    return {
-        "head_dim": sizes.get("head_dim") or sizes["hidden_size"] // heads,
-        "num_key_value_heads": sizes.get("num_key_value_heads") or heads,
-        "rms_norm_eps": sizes.get("rms_norm_eps", 1e-6),
-        "max_position_embeddings": sizes.get("max_position_embeddings", 4096),
-        "rope_theta": sizes.get("rope_theta", 10000.0),
-        **{
-            name: sizes[name]
-            for name in ("hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")
-        },
-    }
+    sizes = {"rms_norm_eps": 1e-6, "max_position_embeddings": 4096, "rope_theta": 10000.0}
+    sizes |= layer_sizes(read_config(target.folder))
+    return {name: sizes[name] for name in _SIZES}
 
 
 def begin_as_target(drafter: Any, model: Any) -> None:

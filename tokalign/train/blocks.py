@@ -21,7 +21,7 @@ from tokalign.runtime.mlx.published_drafter import read_drafter_json
 from tokalign.runtime.rounds import Array
 from tokalign.tokenizer.vocabulary import TargetId
 from tokalign.train.begun import attend, begin_as_target, by_key_head, target_sizes
-from tokalign.train.drafters import DrafterLearner, Makers
+from tokalign.train.drafters import DrafterLearner
 from tokalign.train.options import BlockShape
 from tokalign.train.windows import WindowBatch
 
@@ -60,36 +60,6 @@ def block_states(drafter: DFlashDrafter, batch: WindowBatch) -> Array:
     return drafter.norm(block[:, 1:]).reshape(windows, count, depth, -1)
 
 
-def new_drafter(
-    target: LanguageModel[TargetId], shape: BlockShape, seed: int = 0
-) -> tuple[DFlashDrafter, dict[str, Any]]:
-    """A drafter that begins with the target's last layers, and its `config.json`.
-
-    `fc` passes on the tap that the first of these layers reads.
-    """
-    model, sizes = target.model, target_sizes(target)
-    taps = shape.read_of(len(model.layers))
-    own = {
-        "architectures": ["DFlashDraftModel"],
-        "model_type": "qwen3",
-        "hidden_act": "silu",
-        "num_hidden_layers": shape.layers,
-        "num_target_layers": len(model.layers),
-        "block_size": shape.block,
-        "is_causal": shape.causal,
-        "dflash_config": {"target_layer_ids": list(taps), "mask_token_id": _mask(target)},
-        **sizes,
-    }
-    mx.random.seed(seed)
-    drafter = DFlashDrafter(DFlashConfig.from_json(own, name="the new drafter"), model)
-    begin_as_target(drafter, model)
-    width, first = sizes["hidden_size"], len(model.layers) - shape.layers
-    if first - 1 in taps:
-        begin = taps.index(first - 1) * width
-        drafter.fc.weight[:, begin : begin + width] += mx.eye(width)
-    return drafter, own
-
-
 def _mask(target: LanguageModel[TargetId]) -> int:
     """An id that texts do not have, whose embedding stands for an id that is not known."""
     roles, vocabulary = target.tokenizer.vocabulary.roles, target.tokenizer.vocabulary
@@ -98,27 +68,45 @@ def _mask(target: LanguageModel[TargetId]) -> int:
     return (spare or unused or [0])[-1]
 
 
-def continued_drafter(
-    target: LanguageModel[TargetId], folder: Path
-) -> tuple[DFlashDrafter, dict[str, Any]]:
-    """The drafter in a folder, to be trained on, and its `config.json`.
-
-    Raises: as `load_dflash`; UsageError for quantized weights and for other networks than DFlash's,
-    which cannot be trained.
-    """
-    drafter = load_dflash(folder, target.model)
-    if drafter.config.quantization:
-        raise UsageError(f"{folder} has quantized weights; give the drafter in 16 bits")
-    others = drafter.links or "lm_head" in drafter or drafter.config.conv_kernel_size
-    if others or drafter.config.whole_window:
-        raise UsageError(f"{folder} is a DFlash 2 or DSpark drafter; only DFlash is trained on")
-    return drafter, dict(read_drafter_json(folder))
-
-
 class BlockLearner(DrafterLearner):
     """A block drafter (`DrafterLearner`)."""
 
-    makers = Makers(new_drafter, continued_drafter)
+    def new(
+        self, target: LanguageModel[TargetId], shape: BlockShape
+    ) -> tuple[DFlashDrafter, dict[str, Any]]:
+        """It begins with the target's last layers; `fc` passes on the tap that the first of these
+        reads."""
+        model, sizes = target.model, target_sizes(target)
+        taps = shape.read_of(len(model.layers))
+        own = {
+            "architectures": ["DFlashDraftModel"],
+            "model_type": "qwen3",
+            "hidden_act": "silu",
+            "num_hidden_layers": shape.layers,
+            "num_target_layers": len(model.layers),
+            "block_size": shape.block,
+            "is_causal": shape.causal,
+            "dflash_config": {"target_layer_ids": list(taps), "mask_token_id": _mask(target)},
+            **sizes,
+        }
+        drafter = DFlashDrafter(DFlashConfig.from_json(own, name="the new drafter"), model)
+        begin_as_target(drafter, model)
+        width, first = sizes["hidden_size"], len(model.layers) - shape.layers
+        if first - 1 in taps:
+            begin = taps.index(first - 1) * width
+            drafter.fc.weight[:, begin : begin + width] += mx.eye(width)
+        return drafter, own
+
+    def continued(
+        self, target: LanguageModel[TargetId], folder: Path
+    ) -> tuple[DFlashDrafter, dict[str, Any]]:
+        drafter = load_dflash(folder, target.model)
+        if drafter.config.quantization:
+            raise UsageError(f"{folder} has quantized weights; give the drafter in 16 bits")
+        others = drafter.links or "lm_head" in drafter or drafter.config.conv_kernel_size
+        if others or drafter.config.whole_window:
+            raise UsageError(f"{folder} is a DFlash 2 or DSpark drafter; only DFlash is trained on")
+        return drafter, read_drafter_json(folder)
 
     def states(self, batch: WindowBatch) -> Array:
         return block_states(self.module, batch)

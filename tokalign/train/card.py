@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from tokalign.storage import parse_json, write_file
 from tokalign.tables.finding import read_drafter_config
@@ -24,51 +22,30 @@ _ABOUT = {
 
 
 def write_card(folder: Path, kind: DrafterKind, target: str) -> None:
-    """Write README.md into a trained drafter's folder. target: the name that users load."""
+    """Write README.md, as `card.md` has it, into a trained drafter's folder. target: the name that
+    users load."""
     if kind == "redrafter":
         record = read_drafter_config(folder)["training"]
     else:
         record = parse_json((folder / RECORD).read_bytes())
-    write_file(folder / "README.md", model_card(kind, target, record))
-
-
-def model_card(kind: DrafterKind, target: str, record: Mapping[str, Any]) -> str:
-    """The card, with the head that the Hub reads."""
-    by_depth, labelling, options = (
-        record[name] for name in ("accepted_by_depth", "labelling", "options")
+    by_depth, options, own = (record[k] for k in ("accepted_by_depth", "options", "own_text"))
+    card = Path(__file__).with_name("card.md").read_text("utf-8")
+    filled = card.format(
+        base=json.dumps(target),
+        kind=kind,
+        target=target,
+        about=_ABOUT[kind].format(depth=len(by_depth)),
+        accepted=sum(by_depth),
+        rows="\n".join(f"| {depth} | {share:.3f} |" for depth, share in enumerate(by_depth, 1)),
+        positions=record["positions"],
+        files=", ".join(Path(str(file[0])).name for file in record["corpus"]),
+        labels=record["labelling"]["kind"],
+        losses=", ".join(options["losses"]),
+        evaluations=options["evaluations"],
+        step=record["step"],
+        own=f" Two of five steps learned what the target wrote at temperature "
+        f"{own['temperature']:g}; losses: {', '.join(OWN_LOSSES)}."
+        if own
+        else "",
     )
-    own = record["own_text"] and (
-        f" Two of five steps learned what the target wrote at temperature "
-        f"{record['own_text']['temperature']:g}; losses: {', '.join(OWN_LOSSES)}."
-    )
-    files = [Path(str(file[0])).name for file in record["corpus"]]
-    head = ["---", f"base_model: {json.dumps(target)}", "tags:", "- speculative-decoding"]
-    rows = [f"| {depth} | {share:.3f} |" for depth, share in enumerate(by_depth, 1)]
-    return "\n".join(
-        [
-            *head,
-            f"- {kind}",
-            "---",
-            f"# A drafter for {target}",
-            "",
-            _ABOUT[kind].format(depth=len(by_depth)) + " The target's output does not change.",
-            "",
-            '    tokalign decode --target TARGET --drafter FOLDER -p "..."',
-            "",
-            "## What it accepts",
-            "",
-            f"On text held out of its corpus, {sum(by_depth):.3f} guesses of a chain are accepted "
-            "in a round. The share of positions at which the first d guesses are all right:",
-            "",
-            "| d | share |",
-            "|---|---|",
-            *rows,
-            "",
-            "## How it was trained",
-            "",
-            f"By `tokalign train` on {record['positions']:,} positions of {', '.join(files)}, with "
-            f"{labelling['kind']} labels; losses: {', '.join(options['losses'])}; the best of "
-            f"{options['evaluations']} evaluations, at step {record['step']}.{own or ''}",
-            "",
-        ]
-    )
+    write_file(folder / "README.md", filled)

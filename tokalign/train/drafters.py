@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import mlx.core as mx
 import numpy as np
@@ -26,9 +26,9 @@ from tokalign.tables.finding import DRAFTER_CONFIG
 from tokalign.tokenizer.vocabulary import TargetId
 from tokalign.train.card import RECORD
 from tokalign.train.labelled_corpus import LabelledCorpus
-from tokalign.train.labels import InTurns, Labels
+from tokalign.train.labels import InTurns
 from tokalign.train.losses import losses_of
-from tokalign.train.options import MEASURED, OWN_LOSSES, STRIDE, FitOptions, LabelOptions, Loss
+from tokalign.train.options import MEASURED, OWN_LOSSES, STRIDE, FitOptions
 from tokalign.train.run import WEIGHTS, write_weights
 from tokalign.train.windows import WindowBatch, WindowBatches
 
@@ -38,14 +38,10 @@ def halved(weight: Array) -> Array:
     return weight.astype(mx.float16)
 
 
-class Makers(NamedTuple):
-    """Each returns a drafter and its `config.json`.
-
-    new: makes one of a shape, with a seed. continued: loads the one in a folder.
-    """
-
-    new: Callable[[LanguageModel[TargetId], Any, int], tuple[Any, dict[str, Any]]]
-    continued: Callable[[LanguageModel[TargetId], Path], tuple[Any, dict[str, Any]]]
+def _read_again(outputs: LayerOutputs, ids: NDArray[np.int32]) -> Array:
+    """The target's states f[W, L, width] for ids i[W, L]."""
+    outputs.model(mx.array(ids))
+    return mx.stop_gradient(outputs.take_all())
 
 
 class DrafterLearner(ABC):
@@ -56,8 +52,6 @@ class DrafterLearner(ABC):
 
     reads_window: ClassVar[bool] = True
     """Whether a draft depends on the window before its position, or on the state there alone."""
-
-    makers: ClassVar[Makers]
 
     remarks: tuple[str, ...] = ()
     """What people should know before it is trained."""
@@ -72,50 +66,43 @@ class DrafterLearner(ABC):
     ) -> None:
         labelling = labels.options.labelling
         self.options, self.labels = options, labels
+        mx.random.seed(options.seed)
         self.module, self._config = (
-            self.makers.new(target, shape, options.seed)
-            if begin_with is None
-            else self.makers.continued(target, begin_with)
+            self.new(target, shape) if begin_with is None else self.continued(target, begin_with)
         )
         # A kind that learns more of its shape from the labels adds it to the config, so to both.
         self.identity = [self._config, content_fingerprint(self.module)]
-        outputs = None if labelling.keeps_states else LayerOutputs(target.model, labelling.taps)
-
-        def read(ids: NDArray[np.int32]) -> Array:
-            assert outputs is not None, "it is called where states are not kept"
-            outputs.model(mx.array(ids))
-            return mx.stop_gradient(outputs.take_all())
-
-        def batches(
-            of: Labels,
-            how: LabelOptions,
-            size: int = options.batch,
-            candidates: int | None = options.candidates,
-            losses: tuple[Loss, ...] = options.losses,
-        ) -> WindowBatches:
-            return WindowBatches(
-                of,
-                how.labelling,
-                how.labelling.positions_of(how.window) if self.reads_window else 1,
-                size=size,
-                vocabulary_size=vocabulary_size(target.model),
-                candidates=candidates,
-                seed=options.seed,
-                losses=losses,
-                read=None if labelling.keeps_states else read,
-            )
-
-        sets = [batches(labels.training, labels.options)]
+        read = None
+        if not labelling.keeps_states:
+            read = partial(_read_again, LayerOutputs(target.model, labelling.taps))
+        batches = partial(
+            WindowBatches,
+            window=labels.options.window if self.reads_window else None,
+            vocabulary_size=vocabulary_size(target.model),
+            seed=options.seed,
+            read=read,
+        )
+        drawn: Any = {"size": options.batch, "candidates": options.candidates}
+        sets = [batches(labels.training, labelling, losses=options.losses, **drawn)]
         if (own := labels.own) is not None:
-            sets.append(batches(own.training, own.options, losses=OWN_LOSSES))
+            sets.append(batches(own.training, own.options.labelling, losses=OWN_LOSSES, **drawn))
         self.batches = InTurns(sets)
-        measured = labels.held_out_labelling or labelling
-        how = replace(labels.options, labelling=measured)
-        self._held_out = batches(labels.held_out, how, 1, None)
+        self._held_out = batches(labels.held_out, labels.held_out_labelling or labelling, size=1)
         self.positions = sum(len(one.training.ids) for one in labels.sets)
         depth = labelling.future - 1
         weights = options.decay ** np.arange(depth)
         self._weights = mx.array(weights * depth / weights.sum(), dtype=mx.float32)
+
+    @abstractmethod
+    def new(self, target: LanguageModel[TargetId], shape: Any) -> tuple[Any, dict[str, Any]]:
+        """A new drafter of this shape, and its `config.json`."""
+
+    @abstractmethod
+    def continued(
+        self, target: LanguageModel[TargetId], folder: Path
+    ) -> tuple[Any, dict[str, Any]]:
+        """The drafter in a folder, and its `config.json`. Raises: as what loads it; UsageError for
+        a network that is not trained."""
 
     @abstractmethod
     def states(self, batch: WindowBatch) -> Array:

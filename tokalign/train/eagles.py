@@ -26,14 +26,12 @@ from tokalign.runtime.mlx.published_drafter import (
     among_all,
     places_of,
     read_drafter_json,
-    read_weights,
-    target_ids,
 )
 from tokalign.runtime.mlx.recurrent_drafter import TargetEnds
 from tokalign.runtime.rounds import Array
 from tokalign.tokenizer.vocabulary import TargetId
 from tokalign.train.begun import attend, begin_as_target, by_key_head, target_sizes
-from tokalign.train.drafters import DrafterLearner, Makers, halved
+from tokalign.train.drafters import DrafterLearner, halved
 from tokalign.train.labelled_corpus import LabelledCorpus
 from tokalign.train.options import BlockShape, FitOptions
 from tokalign.train.windows import WindowBatch
@@ -78,48 +76,6 @@ def _read(drafter: Eagle3Drafter, states: Array, ids: Array) -> Array:
     return mx.concatenate([embedded, layer.hidden_norm(states)], axis=-1)
 
 
-def new_eagle(
-    target: LanguageModel[TargetId], shape: BlockShape, seed: int = 0
-) -> tuple[Eagle3Drafter, dict[str, Any]]:
-    """A drafter that begins with the target's last layer and norm, and its `config.json`.
-
-    `fc` passes on the last tap. While it is trained, its head is the target's.
-    Raises: UsageError for a number of taps that the format does not have.
-    """
-    model, sizes = target.model, target_sizes(target)
-    taps, width = shape.read_of(len(model.layers)), sizes["hidden_size"]
-    if len(taps) != 3:
-        raise UsageError(f"an EAGLE-3 drafter reads three layers, not {len(taps)}; give --taps")
-    # Some targets' states are thousands, to which a layer would add nothing.
-    config = _packaged({**sizes, "num_hidden_layers": 1, "norm_before_fc": True}, taps)
-    mx.random.seed(seed)
-    shape_of = Eagle3Config.from_json(config, name="the new drafter")
-    drafter = Eagle3Drafter(shape_of, model, OwnEnds())
-    begin_as_target(drafter, model)
-    drafter.fc.weight[:, -width:] += mx.eye(width)
-    return drafter, config
-
-
-def continued_eagle(
-    target: LanguageModel[TargetId], folder: Path
-) -> tuple[Eagle3Drafter, dict[str, Any]]:
-    """The drafter in a folder, to be trained on with the target's head, and its `config.json`.
-
-    Its embedding, if it has one, stays as it is.
-    Raises: as `load_eagle3`; UsageError for networks that are not trained.
-    """
-    drafter = load_eagle3(folder, target.model)
-    if drafter.config.quantization or len(drafter.layers) != 1:
-        raise UsageError(
-            f"{folder} has quantized weights or several layers; give an EAGLE-3 drafter of one "
-            "layer in 16 bits"
-        )
-    drafter.pop("lm_head", None)
-    if "embed_tokens" in drafter:
-        drafter.embed_tokens.freeze()
-    return drafter, _packaged(read_drafter_json(folder), drafter.config.taps(target.model))
-
-
 def _packaged(config: Mapping[str, Any], taps: Sequence[int]) -> dict[str, Any]:
     """The `config.json` of `speculators` for a drafter with these sizes, or with any packaging."""
     layer = {"model_type": "llama", **config, **config.get("transformer_layer_config", {})}
@@ -146,18 +102,8 @@ def choose_ids(following: NDArray[np.int32], count: int, size: int) -> NDArray[n
     return np.sort(np.argsort(-seen, kind="stable")[:count]).astype(np.int32)
 
 
-def known_before(folder: Path, target: LanguageModel[TargetId]) -> NDArray[np.int32]:
-    """The ids that the head of the drafter in a folder knows. Raises: BundleError."""
-    config = Eagle3Config.from_json(read_drafter_json(folder), name=str(folder))
-    count, size = config.draft_vocab_size, TargetEnds.of(target.model).vocabulary_size
-    ids = target_ids(read_weights(folder).get("d2t"), count, size, name=str(folder))
-    return np.arange(size, dtype=np.int32) if ids is None else np.array(ids)
-
-
 class EagleLearner(DrafterLearner):
     """An EAGLE-3 drafter (`DrafterLearner`). Its head is the target's at its most frequent ids."""
-
-    makers = Makers(new_eagle, continued_eagle)
 
     def __init__(
         self,
@@ -172,14 +118,50 @@ class EagleLearner(DrafterLearner):
         size = self._ends.vocabulary_size
         known = choose_ids(following, shape.draft_vocabulary, size)
         self._known, self._config["draft_vocab_size"] = mx.array(known), len(known)
-        heads = {"the head knows": known}
+        heads: dict[str, NDArray[Any]] = {"the head knows": known}
         if begin_with is not None:
-            heads = {"its head knew": known_before(begin_with, target), **heads}
+            logits = self.module.among_all(mx.zeros(self.module.config.draft_vocab_size))
+            heads = {"its head knew": np.flatnonzero(np.array(logits) == 0), **heads}
         self.remarks = tuple(
             f"{begins} {len(ids):,} of {size:,} ids, {np.isin(following, ids).mean():.2%} of the "
             "labels"
             for begins, ids in heads.items()
         )
+
+    def new(
+        self, target: LanguageModel[TargetId], shape: BlockShape
+    ) -> tuple[Eagle3Drafter, dict[str, Any]]:
+        """It begins with the target's last layer and norm; `fc` passes on the last tap. While it is
+        trained, its head is the target's.
+
+        Raises: UsageError for a number of taps that the format does not have.
+        """
+        model, sizes = target.model, target_sizes(target)
+        taps, width = shape.read_of(len(model.layers)), sizes["hidden_size"]
+        if len(taps) != 3:
+            raise UsageError(f"an EAGLE-3 drafter reads three layers, not {len(taps)}; give --taps")
+        # Some targets' states are thousands, to which a layer would add nothing.
+        config = _packaged({**sizes, "num_hidden_layers": 1, "norm_before_fc": True}, taps)
+        shape_of = Eagle3Config.from_json(config, name="the new drafter")
+        drafter = Eagle3Drafter(shape_of, model, OwnEnds())
+        begin_as_target(drafter, model)
+        drafter.fc.weight[:, -width:] += mx.eye(width)
+        return drafter, config
+
+    def continued(
+        self, target: LanguageModel[TargetId], folder: Path
+    ) -> tuple[Eagle3Drafter, dict[str, Any]]:
+        """It is trained on with the target's head; its embedding, if it has one, stays."""
+        drafter = load_eagle3(folder, target.model)
+        if drafter.config.quantization or len(drafter.layers) != 1:
+            raise UsageError(
+                f"{folder} has quantized weights or several layers; give an EAGLE-3 drafter of one "
+                "layer in 16 bits"
+            )
+        drafter.pop("lm_head", None)
+        if "embed_tokens" in drafter:
+            drafter.embed_tokens.freeze()
+        return drafter, _packaged(read_drafter_json(folder), drafter.config.taps(target.model))
 
     def states(self, batch: WindowBatch) -> Array:
         return draft_states(self.module, batch)

@@ -1,13 +1,9 @@
 """`tokalign build --from-model`: a target writes a corpus, and fills the table of a logit store.
 
 The corpus has answers to prompts, or continuations of other text, as lines of a file that `tokalign
-build` counts like any corpus. Several are written at once, in parts of `TEXTS`. A part
-depends on its number alone, so a killed run goes on after its last whole part and ends with the
-same bytes.
-
-The table has the target's top-k logits where it reads a corpus. Each place of the text gives a row
-under the last one, two and three ids; rows under equal ids are averaged, and the most frequent ones
-are kept.
+build` counts like any corpus. They are written in parts of `TEXTS`. A part depends on its number
+alone, so a killed run goes on after its last whole part and ends with the same bytes.
+The table has the target's top-k logits at each place of a corpus (`LogitRows`).
 """
 
 from __future__ import annotations
@@ -18,13 +14,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
-from tokalign.build.corpus import Corpus, Progress, Stage, silent
+from tokalign.build.corpus import Corpus, Progress, Stage, draw_windows, silent
 from tokalign.errors import CorpusError
 from tokalign.runtime.chat import Prompt, as_messages, encode_chat, encode_prompt, with_bos
 from tokalign.runtime.decoder import Decoder, LanguageModel
@@ -39,7 +35,7 @@ from tokalign.storage import locked, unwritable
 from tokalign.tables.bundle import Bundle
 from tokalign.tables.logit_rows import KEPT, KIND, LogitRows
 from tokalign.tokenizer.vocabulary import TargetId
-from tokalign.train.labelled_corpus import draw_windows, most_probable
+from tokalign.train.labelled_corpus import most_probable
 from tokalign.train.labels import shuffled
 from tokalign.train.options import Writing
 
@@ -54,13 +50,6 @@ _OPENING = 16
 
 _FEWEST_TOKENS = 8
 """A part with fewer for each text shows that the target has nothing to say here."""
-
-
-class Opening(NamedTuple):
-    """What the target reads, and which end of it belongs to the text."""
-
-    ids: list[TargetId]
-    kept: list[TargetId]
 
 
 def write_texts(
@@ -104,20 +93,22 @@ def _grow(
     path: Path,
     head: bytes,
     target: LanguageModel[TargetId],
-    openings: Sequence[Opening],
+    openings: Sequence[list[TargetId]],
     options: Writing,
     advance: Progress,
 ) -> None:
     """Append parts until there are enough tokens. advance: called with how many tokens are new."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    # An answer is a text by itself; what is continued is a part of it, without BOS.
+    own = slice(0) if options.prompts else slice(len(with_bos(target.tokenizer, [])), None)
     path.touch()
     with path.open("r+b") as file:
         part, tokens = _go_on(file, head)
         advance(tokens)
         while tokens < options.tokens:
+            numbers = range(part * TEXTS, (part + 1) * TEXTS)
             some = [
                 openings[shuffled(len(openings), options.seed, epoch)[index]]
-                for epoch, index in (divmod(part * TEXTS + i, len(openings)) for i in range(TEXTS))
+                for epoch, index in (divmod(number, len(openings)) for number in numbers)
             ]
             written = _write(target, some, options, part, advance)
             count = sum(map(len, written))
@@ -127,7 +118,7 @@ def _grow(
                     "say after these lines; give others, with --prompts if they are prompts"
                 )
             for opening, ids in zip(some, written, strict=True):
-                text = target.tokenizer.decode([*opening.kept, *ids])
+                text = target.tokenizer.decode([*opening[own], *ids])
                 file.write(_record(text=text, tokens=len(ids)))
             file.flush()
             os.fsync(file.fileno())
@@ -136,21 +127,21 @@ def _grow(
 
 def _go_on(file: BinaryIO, head: bytes) -> tuple[int, int]:
     """How many whole parts are in a file and their tokens; what is not of a whole one is cut."""
-    lines = file.read().split(b"\n")[:-1]
-    if [line + b"\n" for line in lines[:1]] != [head]:
-        lines = []
+    lines = file.read().splitlines(keepends=True)
+    if lines[:1] != [head]:
+        lines = [head]
         file.seek(0)
         file.write(head)
-    parts = max(0, len(lines) - 1) // TEXTS
-    whole = lines[1 : 1 + parts * TEXTS]
-    file.truncate(len(head) + sum(len(line) + 1 for line in whole))
+    ended = [line for line in lines[1:] if line.endswith(b"\n")]
+    whole = ended[: len(ended) // TEXTS * TEXTS]
+    file.truncate(len(head) + sum(map(len, whole)))
     file.seek(0, os.SEEK_END)
-    return parts, sum(int(json.loads(line)["tokens"]) for line in whole)
+    return len(whole) // TEXTS, sum(int(json.loads(line)["tokens"]) for line in whole)
 
 
 def _write(
     target: LanguageModel[TargetId],
-    openings: Sequence[Opening],
+    openings: Sequence[list[TargetId]],
     options: Writing,
     part: int,
     advance: Progress,
@@ -159,14 +150,13 @@ def _write(
     of its own."""
     decoder = Decoder(target=target, drafting=Drafting())
     contexts = list[Context]()
-
     seeds = np.random.default_rng((options.seed, part)).integers(1 << 32, size=len(openings))
 
     def begin() -> Iterator[Generation]:
         for opening, seed in zip(openings, seeds.tolist(), strict=True):
             sampler = Sampling(temperature=options.temperature, seed=seed)
-            prompt = Prompt(target=opening.ids)
-            generation = Generation(decoder, Request(prompt, max_tokens=LENGTH, sampler=sampler))
+            request = Request(Prompt(target=opening), max_tokens=LENGTH, sampler=sampler)
+            generation = Generation(decoder, request)
             contexts.append(generation.context)
             yield generation
 
@@ -177,34 +167,17 @@ def _write(
 
 def _openings(
     target: LanguageModel[TargetId], corpus: Corpus, options: Writing, stage: Stage
-) -> list[Opening]:
-    """Raises: CorpusError for a corpus without any."""
-    tokenizer, template = target.tokenizer, target.template
-    if options.prompts:
-        return [
-            Opening(
-                encode_prompt(tokenizer, line)
-                if template is None
-                else encode_chat(tokenizer, template, as_messages(line)),
-                [],
-            )
-            for line in corpus.lines()
-        ]
-    before = len(with_bos(tokenizer, []))
-    length = before + _OPENING
-    positions = length * -(-8 * options.tokens // LENGTH)
-    windows = _windows(target, corpus, length, positions=positions, seed=options.seed, stage=stage)
-    return [Opening(window, window[before:]) for window in windows]
-
-
-def _windows(
-    target: LanguageModel[TargetId], corpus: Corpus, length: int, **how: Any
 ) -> list[list[TargetId]]:
-    """See `draw_windows`. Raises: CorpusError for a corpus without a window."""
-    windows = draw_windows(corpus, target.tokenizer, length=length, **how)
-    if not windows:
-        raise CorpusError(f"the corpus has fewer than {length} tokens; give more text")
-    return windows
+    """What the target reads before each text. Raises: CorpusError for a corpus without any."""
+    tokenizer, template = target.tokenizer, target.template
+    if not options.prompts:
+        length = len(with_bos(tokenizer, [])) + _OPENING
+        positions = length * -(-8 * options.tokens // LENGTH)
+        how = {"length": length, "positions": positions, "seed": options.seed}
+        return draw_windows(corpus, tokenizer, **how, stage=stage)
+    if template is None:
+        return [encode_prompt(tokenizer, line) for line in corpus.lines()]
+    return [encode_chat(tokenizer, template, as_messages(line)) for line in corpus.lines()]
 
 
 # -- a table of what is likely ---------------------------------------------------------------------
@@ -230,7 +203,8 @@ def build_logit_table(
     Cost: that of reading as long a prompt, and 90 bytes of memory for each position and key.
     Raises: CorpusError as `Corpus.lines`, and for a corpus without a window of text.
     """
-    windows = _windows(target, corpus, WINDOW, positions=positions, seed=0, stage=stage)
+    how = {"length": WINDOW, "positions": positions, "seed": 0}
+    windows = draw_windows(corpus, target.tokenizer, **how, stage=stage)
     ids, logprobs = list[NDArray[Any]](), list[NDArray[Any]]()
     with stage(len(windows) * WINDOW, "the target reads") as advance:
         for window in windows:

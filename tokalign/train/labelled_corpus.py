@@ -1,8 +1,7 @@
 """From a target and a corpus to labels: positions to train on, and positions held out.
 
-Texts in a random order are joined and cut into windows of one length, and the frozen target
-says what follows each position (`Labeller`).
-Another run of the same target, corpus and options finds the labels in the workspace.
+The frozen target says what follows each position of the corpus's windows. Another run of the same
+target, corpus and options finds the labels in the workspace.
 """
 
 from __future__ import annotations
@@ -10,9 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import chain, islice
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import mlx.core as mx
@@ -20,9 +17,8 @@ import numpy as np
 from mlx_lm.models.cache import make_prompt_cache
 from numpy.typing import NDArray
 
-from tokalign.build.corpus import Corpus, Stage, silent
+from tokalign.build.corpus import Corpus, Stage, draw_windows, silent
 from tokalign.errors import CorpusError, IncompatibleError, UsageError
-from tokalign.runtime.chat import with_bos
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.drafter_folder import target_fingerprints
 from tokalign.runtime.mlx.hidden_states import HiddenStates
@@ -34,7 +30,6 @@ from tokalign.runtime.mlx.window_cache import WindowCache
 from tokalign.runtime.rounds import UNBOUNDED, Array
 from tokalign.storage import locked
 from tokalign.tables.token_tree import TokenTree
-from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 from tokalign.train.labels import NO_LABEL, Labels, open_labels, write_labels
 from tokalign.train.options import Labelling, LabelOptions
@@ -47,9 +42,8 @@ class Labeller:
     (distillation as in ReDrafter, section 3.5). All positions of a window go on at once: each
     further id is one pass over a tree that has the window as its trunk and a branch at every
     position. So n positions with five ids cost 5 n rows, at the price of reading a prompt.
-    For a draft model, with a future of 0, there are no states: labels have the id, the id to learn
-    after it, and the most probable ones, with the probabilities of these. NO_LABEL stands where
-    nothing is known to follow. Of the kind "text" no pass is made, and no probability is known.
+    For a draft model, with a future of 0, there are no states, and one id follows: NO_LABEL where
+    none is known. Of the kind "text" no pass is made, and no probability is known.
     Raises: IncompatibleError if the target cannot do that and the labelling needs it, or if its
     hidden states cannot be read.
     """
@@ -79,33 +73,29 @@ class Labeller:
         if self._labelling.kind == "text":
             logits = self._states.model(mx.array([window], mx.uint32))[0]
             following = np.lib.stride_tricks.sliding_window_view(np.array(window[1:]), future)
-            count = len(following)
-            found = self._probable(logits)
-            rows = [
-                found and (found[0][depth : depth + count], found[1][depth : depth + count])
-                for depth in range(1, future)
-            ]
-            return self._labels(window[:count], self._states.take()[:count], following, rows)
+            count, (ids, shares) = len(following), self._probable(logits)
+            parts = [slice(depth, depth + count) for depth in range(1, future)]
+            probable = [(ids[part], shares[part]) for part in parts]
+            return self._labels(window[:count], self._states.take()[:count], following, probable)
         session = TargetModelSession(self._states.model)
         keys = mx.random.split(_key(self._labelling, number), future)
         logits = session.tree(window[:1], _tree(window, []))
         self._require_room(session, len(window))
         hidden, columns = self._states.take(), [choose(logits, keys[0], self._labelling)]
         mx.eval(hidden, columns[0])
-        rows = []
+        probable = []
         for key in keys[1:]:
             tree = _tree(window, columns)
             logits = session.tree(window[:1], tree, len(tree) - len(window))
             columns.append(choose(logits, key, self._labelling))
             mx.eval(columns[-1])
-            rows.append(self._probable(logits))
-        return self._labels(window, hidden, np.array(mx.stack(columns, axis=1)), rows)
+            probable.append(self._probable(logits))
+        return self._labels(window, hidden, np.array(mx.stack(columns, axis=1)), probable)
 
-    def _probable(self, logits: Array) -> tuple[NDArray[Any], NDArray[Any]] | None:
-        """The most probable ids i[n, k] after rows f[n, vocabulary], and their probabilities; None
-        if they are not kept."""
+    def _probable(self, logits: Array) -> tuple[NDArray[Any], NDArray[Any]]:
+        """The most probable ids i[n, k] after rows f[n, vocabulary], and their probabilities."""
         if not self._labelling.probable:
-            return None
+            return np.zeros((len(logits), 0), np.int32), np.zeros((len(logits), 0), np.float16)
         ids, logprobs = most_probable(logits, self._labelling.probable)
         return np.array(ids), np.array(mx.exp(logprobs).astype(mx.float16))
 
@@ -116,27 +106,27 @@ class Labeller:
             return Labels(np.zeros((len(text), 1), np.float16), ids)
         logits = self._model(mx.array(text)[None])[0]
         chosen = choose(logits, _key(self._labelling, number), self._labelling)
-        found = self._probable(logits)
-        assert found is not None, "a draft model learns probabilities"
-        return Labels(found[1], np.column_stack([text, np.array(chosen), found[0]]))
+        found, probabilities = self._probable(logits)
+        return Labels(probabilities, np.column_stack([text, np.array(chosen), found]))
 
     def _labels(
         self,
         text: list[TargetId],
         states: Array,
         ids: NDArray[Any],
-        probable: Sequence[tuple[NDArray[Any], NDArray[Any]] | None],
+        probable: Sequence[tuple[NDArray[Any], NDArray[Any]]],
     ) -> Labels:
         """Labels of states f[n, width] and the ids i[n, future] that follow.
 
         probable: for each of these but the first, as of `_probable`.
         """
-        kept, own = [row for row in probable if row], np.array(text, np.int32)[:, None]
         states = states if self._labelling.keeps_states else states[:, :0]
-        states = mx.clip(states, -_LARGEST, _LARGEST).astype(mx.float16)
-        values = [np.array(states), *[values for _, values in kept]]
-        columns = [own, ids.astype(np.int32), *[found.astype(np.int32) for found, _ in kept]]
-        return Labels(np.concatenate(values, axis=1), np.concatenate(columns, axis=1))
+        states = np.array(mx.clip(states, -_LARGEST, _LARGEST).astype(mx.float16))
+        columns = [np.array(text)[:, None], ids, *[found for found, _ in probable]]
+        return Labels(
+            np.concatenate([states, *[shares for _, shares in probable]], axis=1),
+            np.concatenate(columns, axis=1, dtype=np.int32, casting="unsafe"),
+        )
 
     def _require_room(self, session: TargetModelSession, length: int) -> None:
         """Raises: UsageError if layers with a sliding window would forget parts of the tree."""
@@ -223,7 +213,6 @@ def label_corpus(
     Raises: as `Corpus.lines`, `Labeller` and `write_labels`; CorpusError for a corpus that is too
         short; UsageError while another process labels into the workspace.
     """
-    places = workspace / "held-out", workspace / "labels"
     parts = {
         "layout": _LAYOUT,
         "target": target_fingerprints(target),
@@ -231,29 +220,30 @@ def label_corpus(
         **asdict(options),
     }
     recipe = json.loads(json.dumps(parts))  # as it is read again
-    labels = [open_labels(place, recipe) for place in places]
-    of_held_out = _held_out(target, options)
-    if None in labels:
+    how = {"held-out": _held_out(target, options), "labels": options.labelling}
+
+    def opened() -> list[Labels | None]:
+        return [open_labels(workspace / name, recipe) for name in how]
+
+    if None in opened():
         doing, remedy = f"labelling into {workspace}", "wait until it has ended"
         with locked(workspace / "labels.lock", doing, remedy):
-            held_out, training = _windows(target, corpus, options, stage)
-            how = of_held_out, options.labelling
-            for place, windows, labelling in zip(places, (held_out, training), how, strict=True):
+            texts = _windows(target, corpus, options, stage)
+            for (name, labelling), windows in zip(how.items(), texts, strict=True):
                 label = Labeller(target.model, labelling).label
                 positions = labelling.positions_of(options.window) * len(windows)
-                with stage(positions, f"labelling {place.name}") as advance:
-                    for count in write_labels(place, recipe, windows, label):
+                with stage(positions, f"labelling {name}") as advance:
+                    for count in write_labels(workspace / name, recipe, windows, label):
                         advance(count)
-        labels = [open_labels(place, recipe) for place in places]
-    held_out_labels, training_labels = labels
-    assert held_out_labels is not None
-    assert training_labels is not None
+    held_out, training = opened()
+    assert held_out is not None
+    assert training is not None
     return LabelledCorpus(
-        training=training_labels,
-        held_out=held_out_labels,
+        training=training,
+        held_out=held_out,
         recipe=recipe,
         options=options,
-        held_out_labelling=of_held_out,
+        held_out_labelling=how["held-out"],
     )
 
 
@@ -286,41 +276,3 @@ def _held_out(target: LanguageModel[TargetId], options: LabelOptions) -> Labelli
         return own if own.kind == "text" else replace(own, kind="greedy")
     branches = can_branch(target.model, make_prompt_cache(target.model))
     return replace(own, kind="greedy" if branches else "text")
-
-
-_BYTES_DRAWN_PER_TOKEN = 6.5
-"""Bytes of text. Tokenizers in use have 3 to 5 bytes in a token, so enough is drawn."""
-
-
-def draw_windows(
-    corpus: Corpus,
-    tokenizer: Tokenizer[TargetId],
-    *,
-    length: int,
-    positions: int,
-    seed: int,
-    stage: Stage = silent,
-) -> list[list[TargetId]]:
-    """Draw texts from everywhere in a corpus, their line ends included, and cut them into windows.
-
-    length: ids in a window, BOS included if the tokenizer adds one. positions: about how many ids
-    to draw, all windows together; fewer if the corpus has fewer.
-    The corpus is read twice: to learn its size, and to draw. Raises: CorpusError as `Corpus.lines`.
-    """
-    random = Random(seed)
-    with stage(2 * corpus.size, "reading the corpus") as progress:
-        for _ in corpus.lines(progress):
-            pass
-        share = positions * _BYTES_DRAWN_PER_TOKEN / corpus.text_bytes
-        texts = corpus.lines(progress, whole=True)
-        drawn = [text for text in texts if random.random() < share]
-    random.shuffle(drawn)
-    ids = chain.from_iterable(tokenizer.encode(text + "\n") for text in drawn)
-    opening = with_bos(tokenizer, [])
-    windows: list[list[TargetId]] = []
-    while len(windows) * length < positions:
-        window = [*opening, *islice(ids, length - len(opening))]
-        if len(window) < length:
-            break
-        windows.append(window)
-    return windows

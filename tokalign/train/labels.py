@@ -1,4 +1,4 @@
-"""Labels on disk, the texts that they are of, and the batches that a training run draws from them.
+"""Labels on disk, and the batches that a training run draws from them.
 
 Labels are a file that grows window by window. A killed run leaves a part of a window at its end,
 which the next one overwrites. A batch is known by its number alone, so that runs resume anywhere.
@@ -32,12 +32,21 @@ class Labels:
     """What the target says at n positions.
 
     values: f16[n, width], its states, which a draft model does not need, and probabilities of ids.
-    ids: i32[n, 1 + future ...], the text's own id, what follows it, and the ids that have
-    probabilities. What a draft model learns: see `Labeller`.
+    ids: i32[n, 1 + future ...], the text's own id, the ids to learn after it, one for a draft
+    model, and the ids that have probabilities.
     """
 
     values: NDArray[np.float16]
     ids: NDArray[np.int32]
+
+    def texts(self, length: int) -> list[Labels]:
+        """Its texts of `length` positions, one after another."""
+        parts = [slice(i, i + length) for i in range(0, len(self.ids) - length + 1, length)]
+        return [Labels(self.values[part], self.ids[part]) for part in parts]
+
+
+def _record(width: int, future: int) -> np.dtype[Any]:
+    return np.dtype([("values", "<f2", (width,)), ("ids", "<i4", (future,))])
 
 
 class _File(NamedTuple):
@@ -47,11 +56,11 @@ class _File(NamedTuple):
     begin: of the first record. end: of the last whole window.
     """
 
-    windows: int
-    done: int
-    positions: int
-    record: np.dtype[Any]
-    begin: int
+    windows: int = 1
+    done: int = 0
+    positions: int = 0
+    record: np.dtype[Any] = _record(0, 0)
+    begin: int = 0
 
     @property
     def end(self) -> int:
@@ -70,14 +79,13 @@ def write_labels(
     Raises: as `open_labels`; UsageError or OutputError if labels cannot be written.
     """
     known = _read(folder, recipe)
-    done = 0 if known is None else known.done
-    if known is not None and done:
-        yield done * known.positions
+    if known.done:
+        yield known.done * known.positions
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / _FILE).open("ab") as file:
-            file.truncate(0 if known is None else known.end)
-            for number in range(done, len(windows)):
+            file.truncate(known.end)
+            for number in range(known.done, len(windows)):
                 labels = label(windows[number], number)
                 sizes = labels.values.shape[1], labels.ids.shape[1]
                 records = np.empty(len(labels.ids), _record(*sizes))
@@ -99,26 +107,22 @@ def open_labels(folder: Path, recipe: Mapping[str, Any]) -> Labels | None:
     Raises: IncompatibleError for labels of another recipe; BundleError for damaged ones.
     """
     known = _read(folder, recipe)
-    if known is None or known.done < known.windows:
+    if known.done < known.windows:
         return None
     shape = (known.done * known.positions,)
     records = np.memmap(folder / _FILE, known.record, "r", known.begin, shape)
     return Labels(records["values"], records["ids"])
 
 
-def _record(width: int, future: int) -> np.dtype[Any]:
-    return np.dtype([("values", "<f2", (width,)), ("ids", "<i4", (future,))])
-
-
-def _read(folder: Path, recipe: Mapping[str, Any]) -> _File | None:
-    """What the file of a folder has; None if it has no whole line."""
+def _read(folder: Path, recipe: Mapping[str, Any]) -> _File:
+    """What the file of a folder has; nothing before its first window is whole."""
     path, remedy = folder / _FILE, f"remove {folder}, and label again with: tokalign train"
     if not path.is_file():
-        return None
+        return _File()
     with path.open("rb") as file:
         head = file.readline()
     if not head.endswith(b"\n"):
-        return None
+        return _File()
     try:
         theirs, windows, positions, *sizes = parse_json(head)
         record = _record(*sizes)
@@ -133,36 +137,11 @@ def _read(folder: Path, recipe: Mapping[str, Any]) -> _File | None:
             f"the labels in {folder} were made with another {' and another '.join(names)}; "
             f"give the same as then, another --workspace, or remove that folder"
         )
-    return _File(windows, done, positions, record, len(head))
-
-
-@dataclass(frozen=True, slots=True)
-class LabelledText:
-    """A text and what the target says follows each of its ids.
-
-    ids: i32[n]. labels: i32[n, 1 + k]: the id to learn where one is learned, and the k ids that the
-    target finds most probable. probabilities: f16[n, k], of these.
-    """
-
-    ids: NDArray[np.int32]
-    labels: NDArray[np.int32]
-    probabilities: NDArray[np.float16]
-
-
-def texts_of(labels: Labels, length: int) -> list[LabelledText]:
-    """The texts in `labels` for a draft model, `length` rows for each."""
-    parts = [slice(i, i + length) for i in range(0, len(labels.ids) - length + 1, length)]
-    return [
-        LabelledText(labels.ids[part, 0], labels.ids[part, 1:], labels.values[part])
-        for part in parts
-    ]
+    return _File(windows, done, positions, record, len(head)) if done else _File()
 
 
 class Shuffled(ABC):
-    """Batches of `size` of the numbers 0, 1, ... `count` - 1, in an order that epochs differ in.
-
-    A batch is known by its number alone. seed: of the order.
-    """
+    """Batches of `size` of the numbers 0, 1, ... `count` - 1, in an order that epochs differ in."""
 
     def __init__(self, count: int, size: int, seed: int) -> None:
         self.count, self.size, self._seed = count, min(size, count), seed

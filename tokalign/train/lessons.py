@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import accumulate, islice
 from typing import Any
 
@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 from tokalign.runtime.chat import Prompt
 from tokalign.runtime.translation.base import Pair
 from tokalign.tokenizer.bpe.encoder import TokenOrder
-from tokalign.tokenizer.vocabulary import DraftId, TargetId
-from tokalign.train.labels import NO_LABEL, Candidates, LabelledText, Shuffled
+from tokalign.tokenizer.vocabulary import DraftId, TargetId, token_bytes
+from tokalign.train.labels import NO_LABEL, Candidates, Labels, Shuffled
 
 Ids = NDArray[np.int32]
 
@@ -53,16 +53,12 @@ class Covers:
         self._tokens = tokens = pair.draft.vocabulary.tokens
         self._order = TokenOrder.of(tokens, [token for token in chosen if tokens[token]])
         self._ids = np.array(self._order.ids, np.int32)
-        self._theirs = pair.target.vocabulary.tokens
+        self.bytes_of = partial(token_bytes, pair.target.vocabulary.tokens)
         self._encode = pair.target.encoder.encode
         self._special = {target: draft for draft, target in pair.roles().items()}
         self.first = lru_cache(maxsize=1 << 18)(self._first)
         self.of = lru_cache(maxsize=1 << 16)(self._of)
         self.starting_with = lru_cache(maxsize=1 << 14)(self._starting_with)
-
-    def bytes_of(self, token: TargetId) -> bytes:
-        """The bytes of a target token; none for an id beyond the vocabulary."""
-        return self._theirs[token] if token < len(self._theirs) else b""
 
     def _first(self, data: bytes) -> TargetId | None:
         """The target token that `data` begins with, encoded by itself."""
@@ -131,17 +127,17 @@ class TaughtBoundary:
 class DraftReading:
     """A text as the draft model reads it, and where the target's boundaries lie in it.
 
-    ids, spelled: the draft's tokens. boundaries: those after which a label can be learned; none if
-    the two texts differ, for example in how special tokens are spelled.
+    labels: of the text. ids, spelled: the draft's tokens. boundaries: those after which a label can
+    be learned; none if the two texts differ, for example in how special tokens are spelled.
     """
 
-    def __init__(self, pair: Pair, text: LabelledText) -> None:
-        own = [TargetId(int(i)) for i in text.ids]
+    def __init__(self, pair: Pair, labels: Labels) -> None:
+        self.labels, own = labels, [TargetId(int(i)) for i in labels.ids[:, 0]]
         draft_text = Prompt(target=own[:1]).draft_text(pair)
         draft_text.follow(own)
         self.ids: list[DraftId] = list(draft_text.ids)
         ours, theirs = pair.draft.vocabulary.tokens, pair.target.vocabulary.tokens
-        self.spelled = [ours[i] if i < len(ours) else b"" for i in self.ids]
+        self.spelled = [token_bytes(ours, i) for i in self.ids]
         self.boundaries: list[TaughtBoundary] = []
         spelled = [theirs[i] for i in own]
         first = next((at for at, token in enumerate(spelled) if token), 0)
@@ -161,12 +157,10 @@ class DraftReading:
                 self.boundaries.append(TaughtBoundary(token - 1, partial, at))
 
 
-def readings_of(
-    pair: Pair, texts: Iterable[LabelledText]
-) -> Iterator[tuple[LabelledText, DraftReading]]:
-    """The texts that have boundaries, and how the draft model reads them."""
-    readings = ((text, DraftReading(pair, text)) for text in texts)
-    return ((text, reading) for text, reading in readings if reading.boundaries)
+def readings_of(pair: Pair, texts: Iterable[Labels]) -> Iterator[DraftReading]:
+    """How the draft model reads texts, of those that have boundaries."""
+    readings = (DraftReading(pair, text) for text in texts)
+    return (reading for reading in readings if reading.boundaries)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,7 +203,7 @@ class Lessons(Shuffled):
     def __init__(
         self,
         pair: Pair,
-        texts: Sequence[LabelledText],
+        texts: Sequence[Labels],
         *,
         size: int,
         vocabulary_size: int,
@@ -218,10 +212,10 @@ class Lessons(Shuffled):
         covers: bool = True,
     ) -> None:
         self._pair, self._with_covers = pair, covers
-        self._texts, self.positions = list[LabelledText](), 0
+        self._texts, self.positions = list[Labels](), 0
         seen = np.zeros(vocabulary_size, np.int64)
-        for text, reading in readings_of(pair, texts):  # a text is read again where it is used:
-            self._texts.append(text)  # boundaries of millions of tokens would fill the memory
+        for reading in readings_of(pair, texts):  # a text is read again where it is used:
+            self._texts.append(reading.labels)  # boundaries of millions of tokens fill a memory
             self.positions += len(reading.boundaries)
             seen += np.bincount(reading.ids, minlength=vocabulary_size)
         self._candidates = Candidates(seen, candidates)
@@ -231,12 +225,12 @@ class Lessons(Shuffled):
 
     def __getitem__(self, number: int) -> Lesson:
         sums = _Sums(self.covers)
-        texts = [*readings_of(self._pair, [self._texts[i] for i in self.part(number)])]
-        length = max(len(reading.ids) for _, reading in texts)
-        read = np.full((len(texts), length), texts[0][1].ids[0], np.int32)
-        for line, (text, reading) in enumerate(texts):
+        readings = [*readings_of(self._pair, [self._texts[i] for i in self.part(number)])]
+        length = max(len(reading.ids) for reading in readings)
+        read = np.full((len(readings), length), readings[0].ids[0], np.int32)
+        for line, reading in enumerate(readings):
             read[line, : len(reading.ids)] = reading.ids
-            sums.add(text, reading, line * length, covers=self._with_covers)
+            sums.add(reading, line * length, covers=self._with_covers)
         return sums.finish(read, self._candidates, (self._seed, 1, number))
 
 
@@ -247,21 +241,22 @@ class _Sums:
         self._covers = covers
         self._known: dict[tuple[int, int], int] = {}
         self._terms: list[tuple[int, Ids]] = []  # the row and the tokens of each sum
-        self._needed: list[Ids] = []
+        self._needed: dict[int, Ids] = {}
         self._learned: list[tuple[list[int], list[int], int, NDArray[np.float16]]] = []
         self._own: list[NDArray[Any]] = []
 
-    def add(self, text: LabelledText, reading: DraftReading, offset: int, *, covers: bool) -> None:
+    def add(self, reading: DraftReading, offset: int, *, covers: bool) -> None:
         """Take in a text whose rows begin at `offset`."""
         length, spelled = len(reading.ids) - 1, self._covers.bytes_of
+        text, probabilities = reading.labels.ids[:, 0], reading.labels.values
         self._own.append(np.stack([np.arange(length) + offset, np.array(reading.ids[1:])]))
         for boundary in reading.boundaries if covers else ():
-            labels = [TargetId(int(i)) for i in text.labels[boundary.at]]
+            labels = [TargetId(int(i)) for i in reading.labels.ids[boundary.at, 1:]]
             if labels[0] == NO_LABEL:
                 continue
             row, begun, after = offset + boundary.row, boundary.partial, boundary.at + 1
             slots = [self._cover(row, begun + spelled(label), label) for label in labels]
-            follows = after < len(text.ids) and text.ids[after] == labels[0]
+            follows = after < len(text) and text[after] == labels[0]
             factors = self._spelling(reading, boundary, labels[0], offset) if follows else []
             if slots[0] == ZERO and not factors:
                 continue  # the draft model cannot say it
@@ -269,12 +264,12 @@ class _Sums:
             factors += [ONE] * (MOST_FACTORS - len(factors))
             # Among the tokens that may follow at all, those that were drawn tell the sum.
             allowed = self._sum(row, self._covers.starting_with(begun)) if begun else ONE
-            self._learned.append((slots, factors, allowed, text.probabilities[boundary.at]))
+            self._learned.append((slots, factors, allowed, probabilities[boundary.at]))
 
     def _spelling(
         self, reading: DraftReading, boundary: TaughtBoundary, label: TargetId, offset: int
     ) -> list[int]:
-        """The sums whose product spells the text's next token in several draft tokens; or none."""
+        """The sums whose product spells the text's next token in several draft tokens."""
         rest, row = boundary.partial + self._covers.bytes_of(label), boundary.row
         factors = list[int]()
         while row + 1 < len(reading.ids) and len(factors) < MOST_FACTORS:
@@ -291,7 +286,7 @@ class _Sums:
     def _cover(self, row: int, data: bytes, label: TargetId) -> int:
         """The number of the sum of a label's covers, which begin with these bytes."""
         tokens = self._covers.of(data, label)
-        self._needed.append(tokens)
+        self._needed[id(tokens)] = tokens
         return self._sum(row, tokens)
 
     def _sum(self, row: int, tokens: Ids) -> int:
@@ -307,8 +302,7 @@ class _Sums:
 
     def finish(self, read: Ids, drawn_from: Candidates, seed: tuple[int, ...]) -> Lesson:
         """The lesson of all texts taken in."""
-        different = {id(tokens): tokens for tokens in self._needed}
-        needed = np.concatenate([read.reshape(-1), *different.values()])
+        needed = np.concatenate([read.reshape(-1), *self._needed.values()])
         candidates, log_weights = drawn_from.draw(needed, seed)
         own = np.concatenate(self._own, axis=1).astype(np.int32)
         own[1] = np.searchsorted(candidates, own[1])

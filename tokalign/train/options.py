@@ -29,14 +29,12 @@ MOST_SEED = (1 << 32) - 1
 class Labelling:
     """Which ids follow a position.
 
-    kind: the target's own ids, "greedy" or "sampled", or those of the "text".
-    future: how many ids. The target has committed the first one when a drafter starts, which learns
-        to guess the others; 0 for a draft model.
-    temperature, seed (at most MOST_SEED): of sampled ids.
-    taps: the layers whose outputs a drafter reads; none for the last hidden state. probable: how
-        many of the target's most probable ids are kept, with probabilities, at each guess.
-    keeps_states: whether the states are kept, too; otherwise the ids of the text are, and the
-        target reads them again in every step.
+    kind: the target's own ids, "greedy" or "sampled", or those of the "text". future: how many; the
+        first one is committed when a drafter starts, which guesses the others. 0 for a draft model.
+    temperature, seed (at most MOST_SEED): of sampled ids. taps: the layers whose outputs a drafter
+        reads; none for the last hidden state. probable: how many of the target's most probable ids
+        are kept at each guess, with probabilities. keeps_states: whether the target's states are
+        kept, or computed again in every step.
     """
 
     kind: Kind = "greedy"
@@ -59,11 +57,8 @@ class Labelling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Writing:
-    """What a target writes: about `tokens` tokens.
-
-    prompts: the lines of the corpus are answered; otherwise its texts are continued.
-    seed: at most MOST_SEED.
-    """
+    """What a target writes: about `tokens` tokens, as answers to the lines of a corpus (`prompts`)
+    or after pieces of its texts. seed: at most MOST_SEED."""
 
     tokens: int
     prompts: bool = False

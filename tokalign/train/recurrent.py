@@ -10,39 +10,29 @@ import mlx.core as mx
 from mlx.utils import tree_map
 
 from tokalign.runtime.decoder import LanguageModel
-from tokalign.runtime.mlx.drafter_folder import load_drafter, save_drafter, target_fingerprints
+from tokalign.runtime.mlx.drafter_folder import load_drafter, save_drafter
 from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, RecurrentDrafter, TargetEnds
 from tokalign.runtime.rounds import Array
 from tokalign.tokenizer.vocabulary import TargetId
-from tokalign.train.drafters import DrafterLearner, Makers, halved
+from tokalign.train.drafters import DrafterLearner, halved
 from tokalign.train.windows import WindowBatch
-
-
-def new_recurrent(
-    target: LanguageModel[TargetId], config: DrafterConfig, seed: int = 0
-) -> tuple[RecurrentDrafter, dict[str, Any]]:
-    """A drafter with random weights, and its shape."""
-    mx.random.seed(seed)
-    return RecurrentDrafter(config, TargetEnds.of(target.model)), config.to_json()
-
-
-def continued_recurrent(
-    target: LanguageModel[TargetId], folder: Path
-) -> tuple[RecurrentDrafter, dict[str, Any]]:
-    """The drafter in a folder, to be trained on. Raises: as `load_drafter`."""
-    drafter = load_drafter(folder, target)
-    return drafter, drafter.config.to_json()
 
 
 class RecurrentLearner(DrafterLearner):
     """A recurrent drafter (`DrafterLearner`)."""
 
     reads_window = False
-    makers = Makers(new_recurrent, continued_recurrent)
 
-    def __init__(self, target: LanguageModel[TargetId], *parts: Any) -> None:
-        super().__init__(target, *parts)
-        self._fingerprints = target_fingerprints(target)
+    def new(
+        self, target: LanguageModel[TargetId], shape: DrafterConfig
+    ) -> tuple[RecurrentDrafter, dict[str, Any]]:
+        return RecurrentDrafter(shape, TargetEnds.of(target.model)), shape.to_json()
+
+    def continued(
+        self, target: LanguageModel[TargetId], folder: Path
+    ) -> tuple[RecurrentDrafter, dict[str, Any]]:
+        drafter = load_drafter(folder, target)
+        return drafter, drafter.config.to_json()
 
     def states(self, batch: WindowBatch) -> Array:
         state, exits = self.module.initial_state(batch.states), []
@@ -59,5 +49,5 @@ class RecurrentLearner(DrafterLearner):
     def save(self, folder: Path, record: Mapping[str, Any]) -> None:
         trained = self.module.parameters()
         self.module.update(tree_map(halved, trained))
-        save_drafter(folder, self.module, self._fingerprints, record)
+        save_drafter(folder, self.module, record["target"], record)
         self.module.update(trained)

@@ -81,7 +81,7 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
-    """A finished run. parameters: how many were trained. best: guesses accepted per round."""
+    """A finished run. parameters: those trained. best: guesses accepted per round."""
 
     parameters: int
     positions: int
@@ -106,20 +106,17 @@ def fit(
     """
     options = learner.options
     recipes = [labels.recipe for labels in learner.labels.sets]
-    dependencies = [learner.identity, recipes, asdict(options)]
-    identity = json.dumps(dependencies, sort_keys=True)
+    identity = json.dumps([learner.identity, recipes, asdict(options)], sort_keys=True)
     folder = workspace / f"run-{sha256(identity.encode()).hexdigest()[:12]}"
     best, checkpoint = folder / "best", folder / "checkpoint.safetensors"
     with locked(folder / "training.lock", f"training in {folder}", "wait until it has ended"):
-        steps = max(1, round(options.epochs * learner.batches.per_epoch))
-        module, batches, rate = learner.module, learner.batches, options.learning_rate
-        training = Training(module, batches, learner.loss, steps=steps, learning_rate=rate)
-        course, losses = training.resume(checkpoint), list[float]()
+        training, losses = Training(learner), list[float]()
+        course, steps = training.resume(checkpoint), training.steps
         every = max(1, steps // options.evaluations)
         with stage(steps, "training") as advance:
             advance(training.step)
             while training.step < steps and not course.is_over(options.patience):
-                losses.append(_finite(training.advance(), training.step))
+                losses.append(training.advance())
                 if training.step % every == 0 or training.step == steps:
                     evaluation = Evaluation(
                         step=training.step,
@@ -160,15 +157,6 @@ def _publish(best: Path, output: Path) -> None:
         if not (best / old.name).exists():
             with suppress(OSError):
                 old.unlink()
-
-
-def _finite(loss: float, step: int) -> float:
-    if not isfinite(loss):
-        raise UsageError(
-            f"the loss has to be a number, but it is {loss} in step {step}; give a lower "
-            "--learning-rate"
-        )
-    return loss
 
 
 def _record(learner: Learner, evaluation: Evaluation) -> dict[str, Any]:
@@ -232,36 +220,30 @@ class _RowwiseAdamW(optim.AdamW):  # type: ignore[misc]  # mlx does not tell its
 
 
 class Training:
-    """A module and its optimizer after `step` of `steps` steps.
+    """A learner's module and its optimizer after `step` of `steps` steps.
 
-    module: its trainable parameters are trained in float32. loss: of a batch, in nats, with the
-        weights that the module has then. learning_rate: its peak; it falls along a cosine.
+    Trainable parameters are trained in float32. steps: by default those of the learner's epochs.
     """
 
-    def __init__(
-        self,
-        module: Any,
-        batches: InTurns,
-        loss: Callable[[Any], Array],
-        *,
-        steps: int,
-        learning_rate: float = 1e-3,
-    ) -> None:
-        self._module, self._batches = module, batches
-        self.step, self.steps, self._peak = 0, steps, learning_rate
-        module.update(tree_map(lambda w: w.astype(mx.float32), module.trainable_parameters()))
-        self._gradients = nn.value_and_grad(module, loss)
-        self._optimizer = _RowwiseAdamW(learning_rate, betas=[0.9, 0.98], weight_decay=0.01)
-        self._optimizer.init(module.trainable_parameters())
+    def __init__(self, learner: Learner, steps: int | None = None) -> None:
+        self._module, self._batches = learner.module, learner.batches
+        self._peak, epochs = learner.options.learning_rate, learner.options.epochs
+        self.step, self.steps = 0, steps or max(1, round(epochs * self._batches.per_epoch))
+        weights = self._module.trainable_parameters()
+        self._module.update(tree_map(lambda weight: weight.astype(mx.float32), weights))
+        self._gradients = nn.value_and_grad(self._module, learner.loss)
+        self._optimizer = _RowwiseAdamW(self._peak, betas=[0.9, 0.98], weight_decay=0.01)
+        self._optimizer.init(self._module.trainable_parameters())
 
     def rate(self, step: int) -> float:
-        """The learning rate of a step, the first of which is 0."""
+        """The learning rate of a step, the first of which is 0; it falls along a cosine."""
         share = (step + 1) / self.steps
         fall = _LAST_RATE + (1 - _LAST_RATE) * (1 + cos(pi * share)) / 2
         return self._peak * min(fall, share / _WARM_UP)
 
     def advance(self) -> float:
-        """Make the next step; returns its loss."""
+        """Make the next step; returns its loss in nats, with the weights before it. Raises:
+        UsageError if that is no number."""
         loss, grads = self._gradients(self._batches[self.step])
         mx.eval(loss, grads)  # before the optimizer's arrays are made
         grads, _ = optim.clip_grad_norm(grads, _MOST_NORM)
@@ -269,7 +251,12 @@ class Training:
         self._optimizer.update(self._module, grads)
         mx.eval(self._module.trainable_parameters(), self._optimizer.state)
         self.step += 1
-        return float(loss)
+        if not isfinite(loss.item()):
+            raise UsageError(
+                f"the loss has to be a number, but it is {loss.item()} in step {self.step}; give a "
+                "lower --learning-rate"
+            )
+        return float(loss.item())
 
     def _arrays(self) -> dict[str, Any]:
         weights, state = self._module.trainable_parameters(), self._optimizer.state

@@ -13,9 +13,8 @@ import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -26,6 +25,7 @@ from mlx_lm.tuner.utils import linear_to_lora_layers
 from tokalign.errors import CorpusError
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.hidden_states import find_head
+from tokalign.runtime.mlx.published_drafter import read_weights
 from tokalign.runtime.mlx.twins import twin_of
 from tokalign.runtime.mlx.weights import content_fingerprint, vocabulary_size
 from tokalign.runtime.rounds import Array
@@ -34,8 +34,8 @@ from tokalign.storage import unwritable, write_file
 from tokalign.tokenizer.vocabulary import DraftId
 from tokalign.train.card import RECORD
 from tokalign.train.labelled_corpus import LabelledCorpus
-from tokalign.train.labels import NO_LABEL, InTurns, texts_of
-from tokalign.train.lessons import Covers, Ids, Lesson, Lessons, readings_of
+from tokalign.train.labels import NO_LABEL, InTurns
+from tokalign.train.lessons import Covers, Lesson, Lessons, readings_of
 from tokalign.train.losses import losses_of
 from tokalign.train.options import FitOptions, Loss
 from tokalign.train.run import WEIGHTS, write_weights
@@ -85,11 +85,7 @@ class DraftLearner:
     """
 
     def __init__(
-        self,
-        draft: LanguageModel[DraftId],
-        pair: Pair,
-        labels: LabelledCorpus,
-        options: FitOptions,
+        self, draft: LanguageModel[DraftId], pair: Pair, labels: LabelledCorpus, options: FitOptions
     ) -> None:
         self._draft, self.options, self.labels = draft, options, labels
         self.module = model = draft.model
@@ -97,7 +93,7 @@ class DraftLearner:
         size = vocabulary_size(model)
         lessons = Lessons(
             pair,
-            texts_of(labels.training, window),
+            labels.training.texts(window),
             size=max(1, options.batch // window),
             vocabulary_size=size,
             candidates=options.candidates,
@@ -107,15 +103,17 @@ class DraftLearner:
         self.batches = InTurns([lessons])
         self.positions = lessons.positions
         self._covers = Covers(pair, map(DraftId, range(min(size, len(pair.draft.vocabulary)))))
-        self._held_out = [*readings_of(pair, texts_of(labels.held_out, window))]
+        self._held_out = [*readings_of(pair, labels.held_out.texts(window))]
         if not self.positions or not self._held_out:
             raise CorpusError(
                 "the draft model's tokenizer does not spell these texts as the target's does, so "
                 "nothing can be learned from them; give other text"
             )
-        self._ends = _Ends.of(model)
-        if self._ends is None:
-            _freeze_ends(model)
+        self._ends = _usual_ends(model)
+        if self._ends is None:  # a batch would move the rows of every id
+            for module in (*_embeddings(model), find_head(model)):
+                if module is not None:
+                    module.freeze()
         if options.lora:
             mx.random.seed(options.seed)
             model.freeze()
@@ -124,10 +122,15 @@ class DraftLearner:
         self._first = model.trainable_parameters() if options.keep else None
 
     def loss(self, batch: Lesson) -> Array:
+        read, candidates = mx.array(batch.read), batch.candidates
         if self._ends is None:
-            logits = self.module(mx.array(batch.read))[..., mx.array(batch.candidates)]
+            logits = self.module(read)[..., mx.array(candidates)]
         else:
-            logits = self._ends.logits(batch.read, batch.candidates)
+            body, head = self._ends
+            rows, is_read = head.weight[mx.array(candidates)], np.isin(candidates, batch.read)
+            # Rows of ids that are not read have no gradient: every batch would move them.
+            rows = mx.where(mx.array(is_read)[:, None], rows, mx.stop_gradient(rows))
+            logits = body(read) @ rows.T
         logits = logits.reshape(batch.read.size, -1).astype(mx.float32)
         return loss_of(logits, batch, self.options.losses)
 
@@ -135,10 +138,10 @@ class DraftLearner:
         """A guess is the most probable next target token, by covers."""
         right = list[bool]()
         with self._averaged():
-            for text, reading in self._held_out:
+            for reading in self._held_out:
                 rows = np.array(self.module(mx.array([reading.ids]))[0].astype(mx.float32))
                 for boundary in reading.boundaries:
-                    label = int(text.labels[boundary.at, 0])
+                    label = int(reading.labels.ids[boundary.at, 1])
                     if label != NO_LABEL:
                         guess = self._covers.guess(boundary.partial, rows[boundary.row])
                         right.append(guess == label)
@@ -176,57 +179,24 @@ class DraftLearner:
         write_weights(folder / WEIGHTS, weights)
 
 
-@dataclass(frozen=True, slots=True)
-class _Ends:
-    """The ends of a model, at some of its ids only: a batch has a few of a large vocabulary.
+def _embeddings(model: Any) -> list[nn.Embedding]:
+    return [module for module in model.modules() if isinstance(module, nn.Embedding)]
 
-    body: all before the head. embedding, head: may be one module.
+
+def _usual_ends(model: Any) -> tuple[Any, Any] | None:
+    """All before a model's head, and the head, whose rows times hidden states are the logits, so
+    that those of some ids can be computed; None for a model where a trial shows that they are not.
     """
-
-    body: Any
-    embedding: nn.Embedding
-    head: Any
-
-    @classmethod
-    def of(cls, model: Any) -> Self | None:
-        """None for a model whose logits are not hidden states times the head's rows: that is tried
-        out, and then all logits have to be computed.
-        """
-        head, body = find_head(model), getattr(model, "model", None)
-        embeddings = [module for module in model.modules() if isinstance(module, nn.Embedding)]
-        if head is None or body is None or len(embeddings) != 1 or {"scales", "bias"} & {*head}:
-            return None
-        ends, tokens = cls(body, embeddings[0], head), np.array([[3, 1, 2]], np.int32)
-        theirs = model(mx.array(tokens))[..., 1:4].astype(mx.float32)
-        try:
-            ours = ends.logits(tokens, np.arange(1, 4, dtype=np.int32)).astype(mx.float32)
-            return ends if bool(mx.allclose(theirs, ours, 1e-3, 1e-3)) else None
-        except (TypeError, ValueError):  # the body takes other arguments, or gives other shapes
-            return None
-
-    def logits(self, read: Ids, candidates: Ids) -> Array:
-        """f[B, L, C], of candidates i32[C], ascending, with all of `read` i32[B, L] among them.
-
-        Rows of the head for ids that are not read have no gradient: every batch would move rows of
-        tokens that the texts do not have.
-        """
-        ids, is_read = mx.array(candidates), mx.array(np.isin(candidates, read))[:, None]
-        rows, embedded = self.head.weight[ids], self.embedding.weight
-        rows = mx.where(is_read, rows, mx.stop_gradient(rows))
-        self.embedding.weight = rows if self.head is self.embedding else embedded[ids]
-        try:
-            hidden = self.body(mx.array(np.searchsorted(candidates, read)))
-        finally:
-            self.embedding.weight = embedded
-        return hidden @ rows.T
-
-
-def _freeze_ends(model: Any) -> None:
-    """Leave embeddings and head as they are: a batch would move the rows of every id."""
-    ends = [module for module in model.modules() if isinstance(module, nn.Embedding)]
-    for module in (*ends, find_head(model)):
-        if module is not None:
-            module.freeze()
+    head, body = find_head(model), getattr(model, "model", None)
+    if head is None or body is None or len(_embeddings(model)) != 1 or {"scales", "bias"} & {*head}:
+        return None
+    tokens = mx.array([[3, 1, 2]])
+    theirs = model(tokens)[..., 1:4].astype(mx.float32)
+    try:
+        ours = (body(tokens) @ head.weight[1:4].T).astype(mx.float32)
+        return (body, head) if bool(mx.allclose(theirs, ours, 1e-3, 1e-3)) else None
+    except (TypeError, ValueError):  # the body takes other arguments, or gives other shapes
+        return None
 
 
 def _copy(source: Path, folder: Path) -> None:
@@ -243,9 +213,7 @@ def _copy(source: Path, folder: Path) -> None:
 def _number_format(folder: Path) -> Any:
     """The number format that most floating-point weights of a folder have."""
     counts: Counter[Any] = Counter()
-    for path in folder.glob("model*.safetensors"):
-        weights: Any = mx.load(str(path))  # lazy: only the header is read
-        for weight in weights.values():
-            if mx.issubdtype(weight.dtype, mx.floating):
-                counts[weight.dtype] += weight.size
+    for weight in read_weights(folder).values():  # lazy: only headers are read
+        if mx.issubdtype(weight.dtype, mx.floating):
+            counts[weight.dtype] += weight.size
     return counts.most_common(1)[0][0]

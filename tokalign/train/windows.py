@@ -39,19 +39,19 @@ class WindowBatch:
 
 
 class WindowBatches(Shuffled):
-    """Batches of windows, as `Labeller` labels them, `length` positions of each.
+    """Batches of windows, as `Labeller` labels them.
 
-    A drafter that reads one state has windows of one position. size: drafts of a batch, about.
-    candidates: as of `Candidates`. losses: of each batch. read: the target's states f[W, L, width]
-    for windows i[W, L], where they are not among the labels.
+    window: ids of each; None for a drafter that reads one state, whose windows have one position.
+    size: drafts of a batch, about. candidates: as of `Candidates`. losses: of each batch. read: the
+    target's states f[W, L, width] for windows i[W, L], where they are not among the labels.
     """
 
     def __init__(
         self,
         labels: Labels,
         labelling: Labelling,
-        length: int = 1,
         *,
+        window: int | None = None,
         size: int,
         vocabulary_size: int,
         candidates: int | None = None,
@@ -59,11 +59,12 @@ class WindowBatches(Shuffled):
         losses: tuple[Loss, ...] = ("marginal",),
         read: Callable[[NDArray[np.int32]], Array] | None = None,
     ) -> None:
+        self.length = length = 1 if window is None else labelling.positions_of(window)
         self.windows, self._stride = len(labels.ids) // length, min(STRIDE, length)
         together = max(1, size * self._stride // length)
         super().__init__(self.windows * self._stride, together, seed)
-        self._labels, self._labelling, self._losses = labels, labelling, losses
-        self.length, self._read = length, read
+        self._labels, self._labelling = labels, labelling
+        self._losses, self._read = losses, read
         following = labels.ids[:, 2 : 1 + labelling.future]
         seen = np.bincount(following.reshape(-1), minlength=vocabulary_size)
         self._candidates = Candidates(seen, candidates)

@@ -11,6 +11,7 @@ from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
 from threading import RLock
+from time import perf_counter
 from typing import Any, TypeVar
 from weakref import ref
 
@@ -151,6 +152,24 @@ def device_name() -> str:
 def mlx_version() -> str:
     """The installed version of mlx."""
     return version("mlx")
+
+
+_LONG_ENOUGH = 0.01
+"""Seconds of a product from which a machine's speed can be told."""
+
+
+def machine_tflops() -> float:
+    """10^12 FLOP a second of large matrix products on this machine: the best of three."""
+    best, size = 0.0, 256
+    while best < _LONG_ENOUGH and size < 8192:
+        size, times = 2 * size, list[float]()
+        square = mx.ones((size, size))
+        for _ in range(3):
+            began = perf_counter()
+            mx.eval(square @ square)
+            times.append(perf_counter() - began)
+        best = min(times)
+    return float(2 * size**3 / best / 1e12)
 
 
 def peak_memory() -> float:
