@@ -188,15 +188,19 @@ class DelayedClock(SimulatedClock):
     """
 
     def __init__(self, sigma: float, random: Random) -> None:
-        self._sigma, self._random, self.undelayed = sigma, random, 0.0
-        super().__init__()
+        self._sigma, self._random = sigma, random
+        self._now = self.undelayed = 0.0
 
-    def __setattr__(self, name: str, value: float) -> None:
-        if name == "now" and hasattr(self, "now"):
-            took = value - self.now
-            self.undelayed += took
-            value = self.now + took * self._random.lognormvariate(0.0, self._sigma)
-        super().__setattr__(name, value)
+    @property
+    def now(self) -> float:
+        """The time that it shows."""
+        return self._now
+
+    @now.setter
+    def now(self, value: float) -> None:
+        took = value - self._now
+        self.undelayed += took
+        self._now += took * self._random.lognormvariate(0.0, self._sigma)
 
 
 def ids_of(length: int) -> list[TargetId]:
