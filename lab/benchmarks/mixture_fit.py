@@ -8,7 +8,7 @@
 text at which the tree was looked at, what each source expected there and which id was emitted.
 `fit` takes the weights of the other sources as they are, and fits those of the drafter by logistic
 regression, at every depth apart: the factor on its log-odds, and what is added where it names an id
-that others name too, where it names others only, and where it alone names an id (`mixing.Weights`).
+that others name too, where it names others only, and where it alone names an id (`Weights`).
 Beside them stands the mean log-loss of each id, before and after.
 """
 
@@ -27,8 +27,9 @@ from numpy.typing import NDArray
 
 from lab.benchmarks.block_tree import ALL, bench_options, open_bench
 from lab.benchmarks.paired_lines import table
-from tokalign.runtime.draft.mixing import Candidate, Expected, Mixer, Mixing, weights_of
+from tokalign.runtime.draft.mixing import Candidate, Expected, Mixer, Mixing
 from tokalign.runtime.draft.tree import TreeDrafter
+from tokalign.runtime.draft.weights import weights_of
 from tokalign.tokenizer.vocabulary import TargetId
 
 _PATH = click.Path(path_type=Path, exists=True)

@@ -3,8 +3,9 @@
     python -m lab.benchmarks.priors_fit ANSWERS [--numbers 1-4]
 
 At every place of an answer, and at the two ids after it as if they had been drafted, copy and the
-target's logits say what they expect. A logistic regression gives the weights of `mixing.WEIGHTS`
-and the shifts of `RANKED_PRIORS`; the slopes of logits and the ranks of copy are left as they are.
+target's logits say what they expect. A logistic regression gives their weights and shifts by rank;
+the slopes of logits and the ranks of copy are left as they are. It knows neither dictionaries nor
+`doubt`, so the weights of `draft/weights.py` are those of another program.
 The log-loss of a place, with the present weights and with those fitted to the other half of the
 prompts, says whether a fit is worth anything: what was fitted and what is measured differ.
 """
@@ -22,7 +23,8 @@ from numpy.typing import NDArray
 from lab.benchmarks.recorded_answers import Answer, chosen_answers, numbers_of
 from tokalign.runtime.draft.context_copy import ContextCopy
 from tokalign.runtime.draft.lookup import LogitStore, logit_sources
-from tokalign.runtime.draft.mixing import RANKED_PRIORS, Source, weights_of
+from tokalign.runtime.draft.mixing import Source
+from tokalign.runtime.draft.weights import ranked_priors_of, weights_of
 from tokalign.tables.token_tree import EMPTY_TREE
 
 NAMES = "copy", "logits:3", "logits:2", "logits:1"
@@ -88,7 +90,7 @@ def _features(expected: Iterable[int], votes: dict[int, tuple[float, int]]) -> F
 
 def present() -> Floats:
     """The weights that decoding uses."""
-    ranks = [RANKED_PRIORS.get(name, (0.0,) * _RANKS) for name in NAMES]
+    ranks = [ranked_priors_of(name) or (0.0,) * _RANKS for name in NAMES]
     return np.array([*(x for name in NAMES for x in weights_of(name)[:3]), *np.ravel(ranks)])
 
 

@@ -14,22 +14,24 @@ from hypothesis import strategies as st
 from tokalign.runtime.draft.mixing import (
     _HEARD,
     _TRUST_RATE,
-    ALONE,
     LEAST,
-    MODELS,
     MOST,
-    TRAINED,
-    USELESS,
-    WEIGHTS,
     Candidate,
     Mixer,
     Mixing,
     Reliance,
     Trust,
+)
+from tokalign.runtime.draft.neural import Acceptance
+from tokalign.runtime.draft.weights import (
+    ALONE,
+    MODELS,
+    TRAINED,
+    USELESS,
+    WEIGHTS,
     ranked_priors_of,
     weights_of,
 )
-from tokalign.runtime.draft.neural import Acceptance
 from tokalign.tokenizer.vocabulary import TargetId
 
 SOURCES = ("dictionary:pl", "draft", "copy", "block", "logits:2", "somebody")

@@ -6,6 +6,7 @@ context_copy.py         copies of what followed an earlier occurrence of the tex
 neural.py               a draft model, and how far its drafts were right
 tree.py                 one tree of all sources
     mixing.py               one probability for each id that several sources expect
+    weights.py              what every source contributes to it, as it was fitted
 
 How much to draft is decided in every round, from what passes cost and what was accepted:
 

@@ -25,7 +25,7 @@ from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId, token_bytes
 
 _LESS_SURE = 0.7
-"""Subtracted from the log-odds of alternatives. The weights of the mixture (`mixing.py`) hold for
+"""Subtracted from the log-odds of alternatives. The weights of the mixture (`weights.py`) hold for
 the best id of a context; they would make too much of the others. Fitted as those weights were."""
 
 

@@ -2,32 +2,34 @@
 
 At a node every source that knows something names ids with their log-odds x. The log-odds of an id
 are the sum of what each source contributes: `odds * x + named` if it names the id, `silent` if it
-names others only, and of a copy the less, the surer it is of another one. The weights of copy, of a
-dictionary and of the three logits were fitted together by logistic regression to greedy and sampled
-answers of two real models and to Polish prose, on the path of the text and two ids ahead
-(`lab/results/free-sources.md`). Weights of a draft model lie between fits with greedy and with
-sampled texts, and between two draft models (`lab/results/trees.md`). Weights of trained drafters
-were fitted to what a small target
-wrote greedily (`lab/results/block-drafter.md`); as drafters differ, `Reliance` learns how far they
-hold. The others are assumed. They hold for usual text, so `Trust` shifts the result by what has
-come in the same *situation*: which sources named the id, which others named something, and about
-how likely that made it. A second shift is learned by the source that is surest of the id, the rank
-of the id there and its depth in the tree; it starts from what was recorded of the same answers.
+names others only, and of a copy the less, the surer it is of another one. These weights
+(`weights.py`) hold for usual text, and for trained drafters that are alike, so two things are
+learned. `Reliance` is how far a trained drafter's weights hold. `Trust` shifts the result by what
+has come in the same *situation*: which sources named the id, which others named something, and
+about how likely that made it. A second shift is learned by the source that is surest of the id,
+the rank of the id there and its depth in the tree; it starts from what was fitted with the weights.
 Source: logistic mixing of context-mixing compressors (Mahoney, "Adaptive weighing of context models
 for lossless data compression", 2005).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from math import exp, log
 from operator import sub
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias
 
+from tokalign.runtime.draft.weights import (
+    ALONE,
+    MODELS,
+    TRAINED,
+    USELESS,
+    Weights,
+    ranked_priors_of,
+    weights_of,
+)
 from tokalign.runtime.rounds import UNBOUNDED
 from tokalign.tokenizer.vocabulary import TargetId
-
-_Known = TypeVar("_Known")
 
 LEAST = 0.005
 """The least distance of a probability from 0 and 1; nearer ones are moved there."""
@@ -133,74 +135,6 @@ class Source(Protocol):
         """
         ...
 
-
-class Weights(NamedTuple):
-    """What a source contributes to the log-odds of an id.
-
-    odds: factor on the log-odds that it states. named: on top, for an id that it names. silent: for
-    an id that it does not name while it names others. alone: instead of `named`, for an id that no
-    other source names; only of trained drafters. doubt: on top of `silent`, for each unit of the
-    log-odds of the id that it finds most probable.
-    """
-
-    odds: float
-    named: float
-    silent: float
-    alone: float = 0.0
-    doubt: float = 0.0
-
-
-WEIGHTS = {
-    "dictionary": Weights(0.83, 1.61, -0.65),
-    "logits:3": Weights(0.02, -0.11, -0.54),
-    "logits:2": Weights(0.0, 0.25, -0.61),
-    "logits:1": Weights(0.06, -0.02, -0.58),
-    "copy": Weights(0.82, 1.37, -1.06, doubt=-0.39),
-    "session": Weights(0.7, 0.0, -0.5),
-    "draft": Weights(1.0, 2.2, -0.9),
-    "drafter": Weights(0.8, 3.1, -1.6, -0.2),
-    "block": Weights(0.8, 3.1, -1.3, -0.2),
-}
-"""By the name of a source, or by the part of it before a colon."""
-
-USELESS = Weights(0.0, 0.0, 0.0, -3.5)
-"""What a trained drafter contributes whose guesses are of another text."""
-
-_OTHER = Weights(0.8, 0.0, -0.6)
-
-RANKED_PRIORS: Mapping[str, Sequence[float]] = {
-    "dictionary": (-1.89, -1.78, -2.11, -2.57),
-    "logits:3": (-0.71, -0.57, -1.23, -2.22),
-    "logits:2": (-1.05, -0.67, -1.37, -2.71),
-    "logits:1": (-0.88, -1.2, -1.65, -2.88),
-    "copy": (-1.35, -1.29, -1.29, -1.29),
-}
-"""By source: shifts of log-odds for the ids that it names first, second, third and later, where it
-is the surest of them. They are the same at every depth."""
-
-WEIGHTS_BESIDE_TRAINED = {
-    **WEIGHTS,
-    "dictionary": Weights(0.95, 0.08, -1.2),
-    "logits:3": Weights(0.12, -0.02, -1.23),
-    "logits:2": Weights(0.26, 0.05, -0.67),
-    "logits:1": Weights(0.28, 0.06, -0.67),
-    "copy": Weights(1.0, 0.46, -1.8),
-}
-RANKED_PRIORS_BESIDE_TRAINED: Mapping[str, Sequence[float]] = {
-    "logits:3": (-1.68, 1.02, 1.03, 0.69),
-    "logits:2": (-0.78, 1.26, 1.23, 0.64),
-    "logits:1": (-0.32, 0.87, 0.64, -0.05),
-}
-"""The same beside a trained drafter, whose weights were fitted to these."""
-
-ALONE = Weights(1.0, 0.0, 0.0)
-"""Weights of a source that nothing is mixed with: its probabilities are taken as they are."""
-
-MODELS = ("draft", "drafter", "block")
-"""Sources whose probabilities are taken as they are where no other source knows anything."""
-
-TRAINED = frozenset(("drafter", "block"))
-"""Sources that were trained for the target: there is one at most, and its `Reliance` is learned."""
 
 _TRUST_RATE = 0.02
 
@@ -461,22 +395,6 @@ def given_noise(candidates: Sequence[Candidate], noise: Sequence[float]) -> list
     others = max(_LEAST_OTHERS, 1.0 - sum([candidate[1] for candidate in candidates]))
     share = 1.0 / (sum(scores) + others)
     return [chance if (chance := score * share) < MOST else MOST for score in scores]
-
-
-def weights_of(name: str, names: Sequence[str] = ()) -> Weights:
-    """The weights of a source beside those of `names`."""
-    return of_kind(WEIGHTS_BESIDE_TRAINED if TRAINED & {*names} else WEIGHTS, name, _OTHER)
-
-
-def ranked_priors_of(name: str, names: Sequence[str] = ()) -> Sequence[float]:
-    """The shifts by rank of a source beside those of `names`."""
-    known = RANKED_PRIORS_BESIDE_TRAINED if TRAINED & {*names} else RANKED_PRIORS
-    return of_kind(known, name, ())
-
-
-def of_kind(known: Mapping[str, _Known], name: str, default: _Known) -> _Known:
-    """What is known of a source by its name, or by the part of it before a colon."""
-    return known.get(name) or known.get(name.partition(":")[0], default)
 
 
 def recorded_priors(names: Sequence[str]) -> list[tuple[Situation, float, float]]:
