@@ -1,8 +1,8 @@
 """What every recipe goes through: check the output, lock it, build, write.
 
 A recipe maps typed inputs to one bundle: `build_dictionary` (of a corpus, or `compile_pack` of a
-pack), `build_alignment`, `build_pack` and `train.from_model.build_logit_table`. Everything is
-computed before anything is written, so an interrupted build changes nothing.
+pack), `build_alignment`, `build_pack` and `build_logit_table`. Everything is computed before
+anything is written, so an interrupted build changes nothing.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ from tokalign.build.compile_pack import compile_pack
 from tokalign.build.corpus import Corpus, Stage
 from tokalign.build.counting.workers import plan_processes
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, build_dictionary
+from tokalign.build.logits import build_logit_table
 from tokalign.build.pack import build_pack
 from tokalign.build.pipeline import Builder, BuildReport
 from tokalign.build.sources import CorpusFile, find_sources
@@ -33,6 +34,7 @@ from tokalign.storage import POLISH, sample_text
 from tokalign.tables.bundle import Bundle, read_bundle, read_header
 from tokalign.tables.dictionary import LANGUAGE
 from tokalign.tables.finding import table_folder
+from tokalign.tables.logit_rows import KEPT
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 from tokalign.train.options import Writing
 
@@ -109,11 +111,18 @@ class BuildPlan:
 
     def logits(self, positions: int) -> Builders:
         """The table of the target's top-k logits at about this many positions of a corpus."""
-        from tokalign.train.from_model import build_logit_table
+        from tokalign.runtime.mlx.session import expected_after
 
         def build(corpus: Corpus, stage: Stage) -> Bundle:
+            target = self._load()
             return build_logit_table(
-                self._load(), corpus, language=self.language, positions=positions, stage=stage
+                target.tokenizer,
+                corpus,
+                lambda ids: expected_after(target.model, ids, KEPT),
+                model="" if target.folder is None else target.folder.name,
+                language=self.language,
+                positions=positions,
+                stage=stage,
             )
 
         return {self._folder / f"{self.language}.logits.tok": build}

@@ -1,4 +1,4 @@
-"""What is learned from a target that reads a corpus: drafters, and tables of likely ids.
+"""What is learned from a target that reads a corpus: drafters, and draft models.
 
 Training, a target and a corpus in, a folder out. All kinds share labels, steps and runs:
 
@@ -17,6 +17,5 @@ drafters.py                    a drafter of any kind, on batches of windows (`wi
 teaching.py                    a draft model with any tokenizer
     lessons.py                     texts and labels -> what a batch adds up: covers of target tokens
 
-`from_model.py` is for `tokalign build --from-model`: the target writes a corpus, and what it finds
-likely becomes the table that a logit store begins with.
+`from_model.py` has the target write a corpus, which is learned, too, or counted.
 """

@@ -1,9 +1,8 @@
-"""`tokalign build --from-model`: a target writes a corpus, and fills the table of a logit store.
+"""A target writes a corpus: what `--from-model` of `tokalign train` and `tokalign build` reads.
 
-The corpus has answers to prompts, or continuations of other text, as lines of a file that `tokalign
-build` counts like any corpus. They are written in parts of `TEXTS`. A part depends on its number
-alone, so a killed run goes on after its last whole part and ends with the same bytes.
-The table has the target's top-k logits at each place of a corpus (`LogitRows`).
+The corpus has answers to prompts, or continuations of other text, as lines of a file that is read
+like any corpus. They are written in parts of `TEXTS`. A part depends on its number alone, so a
+killed run goes on after its last whole part and ends with the same bytes.
 """
 
 from __future__ import annotations
@@ -16,15 +15,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import mlx.core as mx
 import numpy as np
-from numpy.typing import NDArray
 
 from tokalign.build.corpus import Corpus, Progress, Stage, draw_windows, silent
 from tokalign.errors import CorpusError
 from tokalign.runtime.chat import Prompt, as_messages, encode_chat, encode_prompt, with_bos
 from tokalign.runtime.decoder import Decoder, LanguageModel
-from tokalign.runtime.draft.lookup import SLOTS
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.generate import Generation, together
 from tokalign.runtime.mlx.drafter_folder import target_fingerprints
@@ -32,10 +28,7 @@ from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.request import Request
 from tokalign.runtime.rounds import Context
 from tokalign.storage import locked, unwritable
-from tokalign.tables.bundle import Bundle
-from tokalign.tables.logit_rows import KEPT, KIND, LogitRows
 from tokalign.tokenizer.vocabulary import TargetId
-from tokalign.train.labelled_corpus import most_probable
 from tokalign.train.labels import shuffled
 from tokalign.train.options import Writing
 
@@ -178,58 +171,3 @@ def _openings(
     if template is None:
         return [encode_prompt(tokenizer, line) for line in corpus.lines()]
     return [encode_chat(tokenizer, template, as_messages(line)) for line in corpus.lines()]
-
-
-# -- a table of what is likely ---------------------------------------------------------------------
-
-ROWS = SLOTS // 2
-"""Rows of a table, 3.1 MB: about a fifth of them share a slot of the store with others."""
-
-WINDOW = 256
-"""Ids that the target reads at once."""
-
-
-def build_logit_table(
-    target: LanguageModel[TargetId],
-    corpus: Corpus,
-    *,
-    language: str,
-    positions: int,
-    stage: Stage = silent,
-) -> Bundle:
-    """Have a target read about `positions` ids of a corpus, from everywhere in it.
-
-    language: of the corpus.
-    Cost: that of reading as long a prompt, and 90 bytes of memory for each position and key.
-    Raises: CorpusError as `Corpus.lines`, and for a corpus without a window of text.
-    """
-    how = {"length": WINDOW, "positions": positions, "seed": 0}
-    windows = draw_windows(corpus, target.tokenizer, **how, stage=stage)
-    ids, logprobs = list[NDArray[Any]](), list[NDArray[Any]]()
-    with stage(len(windows) * WINDOW, "the target reads") as advance:
-        for window in windows:
-            found = most_probable(target.model(mx.array([window]))[0], KEPT)
-            ids.append(np.array(found[0]))
-            logprobs.append(np.array(found[1]))
-            advance(WINDOW)
-    size = len(target.tokenizer.vocabulary)
-    table = LogitRows.most_frequent(
-        np.array(windows, np.uint64),
-        np.stack(ids).astype(np.uint64),
-        np.exp(np.stack(logprobs)),
-        ROWS,
-        vocabulary_size=size,
-    )
-    return Bundle(
-        kind=KIND,
-        fingerprints={"target": target.tokenizer.fingerprint},
-        corpus=corpus.stamp,
-        parameters={
-            "language": language,
-            "vocabulary_size": size,
-            "model": "" if target.folder is None else target.folder.name,
-            "positions": len(windows) * WINDOW,
-        },
-        statistics={"rows": len(table)},
-        sections=table.to_sections(),
-    )

@@ -23,7 +23,7 @@ from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.drafter_folder import target_fingerprints
 from tokalign.runtime.mlx.hidden_states import HiddenStates
 from tokalign.runtime.mlx.layers import leaves_of
-from tokalign.runtime.mlx.session import TargetModelSession, top_k
+from tokalign.runtime.mlx.session import TargetModelSession, most_probable
 from tokalign.runtime.mlx.taps import LayerOutputs
 from tokalign.runtime.mlx.tree_attention import can_branch
 from tokalign.runtime.mlx.window_cache import WindowCache
@@ -158,13 +158,6 @@ def _tree(window: list[TargetId], columns: list[Array]) -> TokenTree[TargetId]:
     own = [token for column in columns for token in column.tolist()]
     parents = (*range(-1, len(window) - 2), *range(-1, len(own) - 1))
     return TokenTree((*window[1:], *own), parents, ("",) * len(parents))
-
-
-def most_probable(logits: Array, count: int) -> tuple[Array, Array]:
-    """The `count` most probable ids after rows f[rows, vocabulary], and log-probabilities, lazy."""
-    logits = logits.astype(mx.float32)
-    ids, values = top_k(logits, count)
-    return ids, values - mx.logsumexp(logits, axis=-1, keepdims=True)
 
 
 _LARGEST = 65504.0

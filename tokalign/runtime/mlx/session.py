@@ -8,6 +8,8 @@ from functools import cached_property
 from typing import Any, Generic, NamedTuple, TypeAlias, cast
 
 import mlx.core as mx
+import numpy as np
+from numpy.typing import NDArray
 
 from tokalign.errors import ContextLengthError, UsageError
 from tokalign.runtime.mlx.cache import ModelCache
@@ -232,6 +234,19 @@ def top_k(logprobs: Array, count: int) -> tuple[Array, Array]:
     taken = best.shape[-1]
     ids = places // taken * stride + mx.take_along_axis(best, places % taken, axis=-1)
     return mx.minimum(ids, width - 1), values
+
+
+def most_probable(logits: Array, count: int) -> tuple[Array, Array]:
+    """The `count` most probable ids after rows f[rows, vocabulary], and log-probabilities, lazy."""
+    logits = logits.astype(mx.float32)
+    ids, values = top_k(logits, count)
+    return ids, values - mx.logsumexp(logits, axis=-1, keepdims=True)
+
+
+def expected_after(model: Any, ids: Sequence[Id], count: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The `count` most probable ids i[n, count] after each of n ids, and log-probabilities."""
+    found, logprobs = most_probable(model(mx.array([ids]))[0], count)
+    return np.array(found), np.array(logprobs)
 
 
 def _top(values: Array, count: int) -> Array:
