@@ -19,10 +19,11 @@ from random_models import random_model, write_model
 from tokalign.build.corpus import Corpus
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.translation.base import Pair
+from tokalign.runtime.translation.whole_text import DraftReading
 from tokalign.tokenizer.vocabulary import TargetId
 from tokalign.train.labelled_corpus import LabelledCorpus, Labeller, label_corpus
 from tokalign.train.labels import Labels
-from tokalign.train.lessons import MOST_FACTORS, DraftReading, Lesson, Lessons
+from tokalign.train.lessons import MOST_FACTORS, Lesson, Lessons
 from tokalign.train.options import MOST_PROBABLE, FitOptions, Kind, Labelling, LabelOptions
 from tokalign.train.run import Evaluation, fit
 from tokalign.train.teaching import DraftLearner, loss_of, marginals
@@ -51,7 +52,7 @@ def pair(folders: tuple[Path, Path]) -> Pair:
 def brute_force(pair: Pair, labels: Labels, row_of: Callable[[int], Any]) -> list[float]:
     """The probability of each label, from the definition: every token of the draft is looked at."""
     [text] = labels.texts(WINDOW)
-    reading, found = DraftReading(pair, text), []
+    reading, found = DraftReading(pair, text.text), []
     tokens, encode = pair.draft.vocabulary.tokens, pair.target.encoder.encode
     end = 0
 
@@ -100,7 +101,7 @@ def test_the_marginal_is_the_sum_over_all_covers(pair: Pair, sentence: str, long
     lesson = lessons[0]
     logits = mx.random.normal((lesson.read.size, size), key=mx.random.key(3)) * 2
     rows = np.array(mx.softmax(logits, axis=-1), np.float64)
-    used = np.isin(np.arange(size), [i for t in texts for i in DraftReading(pair, t).ids])
+    used = np.isin(np.arange(size), [i for t in texts for i in DraftReading(pair, t.text).ids])
     expected = brute_force(pair, labels, lambda row: rows[row] * used)
     found = np.array(marginals(logits, lesson))[:, 0]
     assert len(found) > 20
@@ -189,7 +190,7 @@ def test_embeddings_are_learned_only_of_tokens_that_occur(
     teach(tmp_path, replace(FIT, epochs=2, evaluations=1, candidates=candidates))
     texts = [pair.target.encode(sentence) for sentence in SENTENCES]
     labels = [Labeller(None, TEXT).label(ids) for ids in texts]
-    read = {i for one in labels for i in DraftReading(pair, one.texts(len(one.ids))[0]).ids}
+    read = {i for one in labels for i in DraftReading(pair, one.text).ids}
     own, taught = (
         mx.load(str(folder / "model.safetensors")) for folder in (folders[1], tmp_path / "draft")
     )

@@ -30,12 +30,13 @@ from tokalign.runtime.mlx.twins import twin_of
 from tokalign.runtime.mlx.weights import content_fingerprint, vocabulary_size
 from tokalign.runtime.rounds import Array
 from tokalign.runtime.translation.base import Pair
+from tokalign.runtime.translation.whole_text import TokenCovers
 from tokalign.storage import unwritable, write_file
 from tokalign.tokenizer.vocabulary import DraftId
 from tokalign.train.card import RECORD
 from tokalign.train.labelled_corpus import LabelledCorpus
 from tokalign.train.labels import NO_LABEL, InTurns
-from tokalign.train.lessons import Covers, Lesson, Lessons, readings_of
+from tokalign.train.lessons import Lesson, Lessons, readings_of
 from tokalign.train.losses import losses_of
 from tokalign.train.options import FitOptions, Loss
 from tokalign.train.run import WEIGHTS, write_weights
@@ -102,7 +103,7 @@ class DraftLearner:
         )
         self.batches = InTurns([lessons])
         self.positions = lessons.positions
-        self._covers = Covers(pair, map(DraftId, range(min(size, len(pair.draft.vocabulary)))))
+        self._covers = TokenCovers(pair, map(DraftId, range(min(size, len(pair.draft.vocabulary)))))
         self._held_out = [*readings_of(pair, labels.held_out.texts(window))]
         if not self.positions or not self._held_out:
             raise CorpusError(
@@ -138,10 +139,10 @@ class DraftLearner:
         """A guess is the most probable next target token, by covers."""
         right = list[bool]()
         with self._averaged():
-            for reading in self._held_out:
+            for labels, reading in self._held_out:
                 rows = np.array(self.module(mx.array([reading.ids]))[0].astype(mx.float32))
                 for boundary in reading.boundaries:
-                    label = int(reading.labels.ids[boundary.at, 1])
+                    label = int(labels.ids[boundary.at, 1])
                     if label != NO_LABEL:
                         guess = self._covers.guess(boundary.partial, rows[boundary.row])
                         right.append(guess == label)
