@@ -41,13 +41,12 @@ def block_states(drafter: DFlashDrafter, batch: WindowBatch) -> Array:
     before = places[:, None] - mx.arange(context.shape[1])  # [A, L]: how far a position is back
     for layer in drafter.layers:
         attention, x = layer.self_attn, layer.input_layernorm(block)
-        window = attention.keys_and_values(context, drafter.rope, 0)
+        window = attention.keys_and_values(context, 0)
         shared = window[0].shape[1]
         own_keys, own_values = (
-            by_key_head(part, windows, shared)
-            for part in attention.keys_and_values(x, drafter.rope, offsets)
+            by_key_head(part, windows, shared) for part in attention.keys_and_values(x, offsets)
         )
-        queries = by_key_head(attention.queries(x, drafter.rope, offsets), windows, shared)
+        queries = by_key_head(attention.queries(x, offsets), windows, shared)
         rows = mx.tile(mx.arange(size), queries.shape[-2] // size)[:, None]
         seen = (before >= 0)[:, None]
         if attention.window is not None:  # a row sees one id less of the context with each row

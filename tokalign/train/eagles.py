@@ -21,9 +21,10 @@ from tokalign.errors import UsageError
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.eagle3 import Eagle3Config, Eagle3Drafter, load_eagle3
 from tokalign.runtime.mlx.published_drafter import (
-    LAYER_KEYS,
+    SHAPE_KEYS,
     OwnEnds,
     among_all,
+    by_head,
     places_of,
     read_drafter_json,
 )
@@ -46,14 +47,15 @@ def draft_states(drafter: Eagle3Drafter, batch: WindowBatch) -> Array:
     attention, places = layer.self_attn, mx.array(batch.places)
     states = drafter.states(batch.states.astype(mx.float32))
     before = _read(drafter, states[:, :-1], mx.array(batch.text[:, 1:]))
-    keys, values = (attention.split(part(before)) for part in (attention.k_proj, attention.v_proj))
+    dim = attention.head_dim
+    keys, values = (by_head(part(before), dim) for part in (attention.k_proj, attention.v_proj))
     window, shared = (attention.rope(keys, offset=1), values), keys.shape[1]
     seen = (mx.arange(before.shape[1]) < places[:, None])[:, None]  # [A, 1, L - 1]
     x, own_keys, own_values, outputs = states[:, places], list[Array](), list[Array](), []
     for step in range(depth):
         read = _read(drafter, x, mx.array(batch.following[..., step]))
         heads = [
-            attention.split(part(read).reshape(windows * count, 1, -1))
+            by_head(part(read).reshape(windows * count, 1, -1), dim)
             for part in (attention.q_proj, attention.k_proj, attention.v_proj)
         ]
         offsets = mx.tile(places + 1 + step, windows)
@@ -79,7 +81,7 @@ def _read(drafter: Eagle3Drafter, states: Array, ids: Array) -> Array:
 def _packaged(config: Mapping[str, Any], taps: Sequence[int]) -> dict[str, Any]:
     """The `config.json` of `speculators` for a drafter with these sizes, or with any packaging."""
     layer = {"model_type": "llama", **config, **config.get("transformer_layer_config", {})}
-    return {
+    own = {
         "architectures": ["Eagle3Speculator"],
         "speculators_model_type": "eagle3",
         "draft_vocab_size": layer["vocab_size"],
@@ -87,12 +89,10 @@ def _packaged(config: Mapping[str, Any], taps: Sequence[int]) -> dict[str, Any]:
         "norm_before_fc": bool(config.get("norm_before_fc")),
         "target_hidden_size": config.get("target_hidden_size") or layer["hidden_size"],
         "eagle_aux_hidden_state_layer_ids": [tap + 1 for tap in taps],
-        "transformer_layer_config": {
-            key: value
-            for key, value in layer.items()
-            if key in LAYER_KEYS | {"model_type", "num_hidden_layers"}
-        },
     }
+    of_layer = SHAPE_KEYS - own.keys() | {"model_type"}
+    nested = {key: value for key, value in layer.items() if key in of_layer}
+    return {**own, "transformer_layer_config": nested}
 
 
 def choose_ids(following: NDArray[np.int32], count: int, size: int) -> NDArray[np.int32]:

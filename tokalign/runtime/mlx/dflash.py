@@ -18,7 +18,7 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.models.cache import KVCache
-from mlx_lm.models.qwen3 import MLP
+from mlx_lm.models.llama import Attention, TransformerBlock
 
 from tokalign.runtime.mlx.dflash_config import SLIDING, DFlashConfig
 from tokalign.runtime.mlx.dflash_heads import ConfidenceHead, GroupedConvolution, chain_head
@@ -26,7 +26,7 @@ from tokalign.runtime.mlx.dflash_session import DFlashSession
 from tokalign.runtime.mlx.published_drafter import (
     DrafterWithEnds,
     OwnEnds,
-    Projections,
+    by_head,
     fill,
     read_drafter_json,
     read_weights,
@@ -65,7 +65,7 @@ class ContextKeys:
         return self._keys, self._values
 
 
-class DFlashAttention(Projections):
+class DFlashAttention(Attention):  # type: ignore[misc]
     """Attention of a block over the context and over itself."""
 
     def __init__(self, config: DFlashConfig, layer_type: str) -> None:
@@ -77,27 +77,30 @@ class DFlashAttention(Projections):
         self.most = window if window is None or config.whole_window else window - 1
         self.window = None if config.whole_window else window
 
-    def __call__(self, block: Array, context: Array, rope: Any, known: ContextKeys) -> Array:
+    def __call__(self, block: Array, context: Array, known: ContextKeys) -> Array:
         """block: f[1, block, width]. context: f[1, n, width], of the ids since the last call."""
         if self.most is not None and context.shape[1] > self.most:
             known.end += context.shape[1] - self.most
             context = context[:, -self.most :]
         begin, end = known.end, known.end + context.shape[1]
-        keys, values = known.append(*self.keys_and_values(context, rope, begin))
+        keys, values = known.append(*self.keys_and_values(context, begin))
         mask = self._mask(keys.shape[2], block.shape[1])
-        own_keys, own_values = self.keys_and_values(block, rope, end)
+        own_keys, own_values = self.keys_and_values(block, end)
         keys = mx.concatenate([keys, own_keys], axis=2)
         values = mx.concatenate([values, own_values], axis=2)
-        return self.attend(self.queries(block, rope, end), keys, values, mask)
+        output = mx.fast.scaled_dot_product_attention(
+            self.queries(block, end), keys, values, scale=self.scale, mask=mask
+        )
+        return self.o_proj(output.swapaxes(1, 2).flatten(-2))
 
-    def queries(self, x: Array, rope: Any, offset: int | Array) -> Array:
+    def queries(self, x: Array, offset: int | Array) -> Array:
         """f[n, length, width] -> f[n, heads, length, dimension]. offset: of the first, or i[n]."""
-        return rope(self.q_norm(self.split(self.q_proj(x))), offset=offset)
+        return self.rope(self.q_norm(by_head(self.q_proj(x), self.head_dim)), offset=offset)
 
-    def keys_and_values(self, x: Array, rope: Any, offset: int | Array) -> tuple[Array, Array]:
+    def keys_and_values(self, x: Array, offset: int | Array) -> tuple[Array, Array]:
         """As `queries`, of the heads that share keys and values."""
-        keys = rope(self.k_norm(self.split(self.k_proj(x))), offset=offset)
-        return keys, self.split(self.v_proj(x))
+        keys, values = (by_head(part(x), self.head_dim) for part in (self.k_proj, self.v_proj))
+        return self.rope(self.k_norm(keys), offset=offset), values
 
     def _mask(self, context: int, block: int) -> Array | None:
         """bool[block, context + block]; None where every row sees everything."""
@@ -111,25 +114,22 @@ class DFlashAttention(Projections):
         return seen
 
 
-class DFlashLayer(nn.Module):  # type: ignore[misc]
+class DFlashLayer(TransformerBlock):  # type: ignore[misc]
     """Attention and a gated MLP, each after a norm and added to its input."""
 
     def __init__(self, config: DFlashConfig, layer_type: str) -> None:
-        super().__init__()
+        super().__init__(config)
         self.self_attn = DFlashAttention(config, layer_type)
-        self.mlp = MLP(config.hidden_size, config.intermediate_size)
-        self.input_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
-        self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         if config.conv_kernel_size:
             self.attention_conv = GroupedConvolution(config)
             self.mlp_conv = GroupedConvolution(config)
 
-    def __call__(self, block: Array, context: Array, rope: Any, known: ContextKeys) -> Array:
+    def __call__(self, block: Array, context: Array, known: ContextKeys) -> Array:
         convolves = "attention_conv" in self
         read, added = self.input_layernorm(block), None
         if convolves:
             read, added = self.attention_conv.before(read)
-        attended = self.self_attn(read, context, rope, known)
+        attended = self.self_attn(read, context, known)
         block = block + (self.attention_conv.after(attended, added) if convolves else attended)
         read = self.post_attention_layernorm(block)
         if convolves:
@@ -153,7 +153,6 @@ class DFlashDrafter(DrafterWithEnds):
         self.hidden_norm = nn.RMSNorm(width, eps=eps)
         self.layers = [DFlashLayer(config, kind) for kind in config.layer_types]
         self.norm = nn.RMSNorm(width, eps=eps)
-        self.rope = config.rope()
         self._head_name, head = chain_head(config) or ("", None)
         if head is not None:
             self[self._head_name] = head
@@ -184,7 +183,7 @@ class DFlashDrafter(DrafterWithEnds):
         block = self.embedded(mx.array([[last, *masks]], dtype=mx.uint32))
         context = self.context(taps)
         for layer, keys in zip(self.layers, known, strict=True):
-            block = layer(block, context, self.rope, keys)
+            block = layer(block, context, keys)
         return self.norm(block[0, -self.config.guesses :])
 
     def own_logits(self, hidden: Array, ids: Array = None) -> Array:

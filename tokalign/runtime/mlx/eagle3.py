@@ -11,27 +11,25 @@ compares with.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
-from mlx_lm.models.qwen3 import MLP
+from mlx_lm.models.llama import Attention, TransformerBlock
 
-from tokalign.errors import BundleError
 from tokalign.runtime.mlx.cached_drafter import CachedDrafter
 from tokalign.runtime.mlx.published_drafter import (
-    LAYER_KEYS,
+    SHAPE_KEYS,
+    DrafterShape,
     DrafterWithEnds,
     OwnEnds,
-    Projections,
-    ShapeBesideTarget,
     fill,
-    layer_fields,
     read_drafter_json,
     read_weights,
     reading_config,
+    refuse,
     refuse_unknown,
 )
 from tokalign.runtime.mlx.taps import KeptRows, taps_of
@@ -49,61 +47,40 @@ _USUAL = {
 
 _OWN_HEAD = OwnEnds(head=True)
 
-_KNOWN = LAYER_KEYS | {
-    *("draft_vocab_size", "num_hidden_layers", "target_hidden_size", "tie_word_embeddings"),
+_KNOWN = SHAPE_KEYS | {
     *("norm_before_residual", "norm_before_fc", "embed_requires_grad", "eagle_config", _INPUTS),
     *("transformer_layer_config", "speculators_config", "speculators_version"),
-    *("speculators_model_type", "sliding_window", "layer_types"),
+    *("speculators_model_type", "sliding_window", "layer_types", "tie_word_embeddings"),
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Eagle3Config(ShapeBesideTarget):
+class Eagle3Config(DrafterShape):
     """The shape of a drafter, named as in its `config.json`.
 
     target_layer_ids: the target's layers whose outputs it reads; None for the authors' choice.
     """
 
-    num_hidden_layers: int
-    target_layer_ids: tuple[int, ...] | None
-    tie_word_embeddings: bool
-    norm_before_residual: bool
-    norm_before_fc: bool
+    target_layer_ids: tuple[int, ...] | None = None
+    tie_word_embeddings: bool = False
+    norm_before_residual: bool = False
+    norm_before_fc: bool = False
 
     @classmethod
     def from_json(cls, config: Mapping[str, Any], *, name: str) -> Eagle3Config:
         """Read a `config.json`. Raises: BundleError, with `name`, for one that cannot be run."""
         nested = config.get("transformer_layer_config") or {}
-        config = {**nested, **config}
-        refuse_unknown(config, frozenset(_KNOWN), name=f"{name}/config.json")
-        if odd := sorted({*(config.get("layer_types") or [])} - {"full_attention"}):
-            raise BundleError(
-                f"{name}: layers of {', '.join(odd)} are not run; use another drafter"
-            )
+        config = {"num_hidden_layers": 1, **nested, **config}
+        refuse_unknown(config, _KNOWN, name=f"{name}/config.json")
         own = config.get("eagle_config") or {}
-        layers = own.get(_INPUTS)
-        odd = sorted(key for key in own if key != _INPUTS and own[key] != _USUAL.get(key))
-        if odd:
-            raise BundleError(
-                f"{name}: eagle_config has {', '.join(f'{key}: {own[key]}' for key in odd)}, which "
-                "this version does not run; use another drafter"
-            )
+        odd = [kind for kind in config.get("layer_types") or [] if kind != "full_attention"]
+        odd += [key for key in own if key != _INPUTS and own[key] != _USUAL.get(key)]
+        refuse(odd, name=name)
         with reading_config(name):
+            layers = own.get(_INPUTS) or None
             if (inputs := config.get(_INPUTS)) is not None:
-                layers = [int(layer) - 1 for layer in inputs]
-            made = cls(
-                **layer_fields(config, name=name),
-                num_hidden_layers=int(config.get("num_hidden_layers", 1)),
-                draft_vocab_size=int(config.get("draft_vocab_size") or config["vocab_size"]),
-                target_hidden_size=int(config.get("target_hidden_size") or config["hidden_size"]),
-                target_layer_ids=tuple(map(int, layers)) if layers else None,
-                tie_word_embeddings=bool(config.get("tie_word_embeddings")),
-                norm_before_residual=bool(config.get("norm_before_residual")),
-                norm_before_fc=bool(config.get("norm_before_fc")),
-            )
-        if made.num_hidden_layers < 1 or made.draft_vocab_size < 1:
-            raise BundleError(f"{name}: a drafter without layers or ids cannot be run")
-        return made
+                layers = [layer - 1 for layer in inputs]
+            return cls.read({**config, "target_layer_ids": layers})
 
     def taps(self, target: Any) -> tuple[int, ...]:
         """The layers of a target whose outputs it reads."""
@@ -111,44 +88,23 @@ class Eagle3Config(ShapeBesideTarget):
         return self.target_layer_ids or (1, count // 2 - 1, count - 4)
 
 
-class Eagle3Attention(Projections):
-    """Attention of the rows of a pass over the cache and themselves."""
+class FirstLayer(TransformerBlock):  # type: ignore[misc]
+    """A layer whose attention reads embeddings beside hidden states."""
 
-    def __init__(self, config: Eagle3Config, reads: int | None = None) -> None:
-        super().__init__(config, reads)
-        self.rope = config.rope()
-
-    def __call__(self, x: Array, mask: Any, cache: Any) -> Array:
-        """x: f[1, n, reads] -> f[1, n, width]."""
-        queries = self.rope(self.split(self.q_proj(x)), offset=cache.offset)
-        keys = self.rope(self.split(self.k_proj(x)), offset=cache.offset)
-        keys, values = cache.update_and_fetch(keys, self.split(self.v_proj(x)))
-        return self.attend(queries, keys, values, mask)
-
-
-class Eagle3Layer(nn.Module):  # type: ignore[misc]
-    """Attention and a gated MLP; the first layer reads embeddings beside hidden states."""
-
-    def __init__(self, config: Eagle3Config, *, first: bool) -> None:
-        super().__init__()
-        width, eps = config.hidden_size, config.rms_norm_eps
-        self.input_layernorm = nn.RMSNorm(width, eps=eps)
-        if first:
-            self.hidden_norm = nn.RMSNorm(width, eps=eps)
-        self.self_attn = Eagle3Attention(config, 2 * width if first else None)
-        self.post_attention_layernorm = nn.RMSNorm(width, eps=eps)
-        self.mlp = MLP(width, config.intermediate_size)
+    def __init__(self, config: Eagle3Config) -> None:
+        super().__init__(config)
+        width = config.hidden_size
+        attention = Attention(replace(config, hidden_size=2 * width))
+        attention.o_proj = self["self_attn"].o_proj
+        self.self_attn = attention
+        self.hidden_norm = nn.RMSNorm(width, eps=config.rms_norm_eps)
         self.adds_normed = config.norm_before_residual
 
-    def __call__(self, x: Array, embedded: Array | None, mask: Any, cache: Any) -> Array:
-        """x, embedded: f[1, n, width]; the latter for the first layer alone."""
-        if embedded is None:
-            read = self.input_layernorm(x)
-        else:
-            normed = self.hidden_norm(x)
-            read = mx.concatenate([self.input_layernorm(embedded), normed], axis=-1)
-            x = normed if self.adds_normed else x
-        x = x + self.self_attn(read, mask, cache)
+    def __call__(self, x: Array, embedded: Array, mask: Any, cache: Any) -> Array:
+        """x, embedded: f[1, n, width]."""
+        normed = self.hidden_norm(x)
+        read = mx.concatenate([self.input_layernorm(embedded), normed], axis=-1)
+        x = (normed if self.adds_normed else x) + self.self_attn(read, mask, cache)
         return x + self.mlp(self.post_attention_layernorm(x))
 
 
@@ -164,9 +120,8 @@ class Eagle3Drafter(DrafterWithEnds, CachedDrafter):
         self.fc = nn.Linear(reads, width, bias=False)
         if config.norm_before_fc:
             self.input_norm = nn.RMSNorm(reads, eps=eps)
-        self.layers = [
-            Eagle3Layer(config, first=index == 0) for index in range(config.num_hidden_layers)
-        ]
+        others = [TransformerBlock(config) for _ in range(1, config.num_hidden_layers)]
+        self.layers = [FirstLayer(config), *others]
         self.norm = nn.RMSNorm(width, eps=eps)
 
     def watch(self, model: Any) -> KeptRows:
@@ -180,10 +135,10 @@ class Eagle3Drafter(DrafterWithEnds, CachedDrafter):
 
     def read(self, ids: Array, states: Array, cache: Sequence[Any], mask: Any) -> Array:
         """See `CachedDrafter`."""
-        embedded: Array | None = self.embedded(ids).astype(states.dtype)[None]
-        x = states[None]
-        for layer, of_layer in zip(self.layers, cache, strict=True):
-            x, embedded = layer(x, embedded, mask, of_layer), None
+        embedded = self.embedded(ids).astype(states.dtype)
+        x = self.layers[0](states[None], embedded[None], mask, cache[0])
+        for layer, of_layer in zip(self.layers[1:], cache[1:], strict=True):
+            x = layer(x, mask, of_layer)
         return x[0]
 
     def logits(self, outputs: Array) -> Array:

@@ -6,17 +6,18 @@ and is not known is refused; the names of weights have to be exactly those of th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, ClassVar, Self, TypeAlias, cast
 
 import mlx.core as mx
 import mlx.nn as nn
-from mlx_lm.models.rope_utils import initialize_rope
+from msgspec import Meta, convert
 
 from tokalign.errors import BundleError, IncompatibleError, shown
+from tokalign.names.model_shape import layer_sizes
 from tokalign.runtime.mlx.recurrent_drafter import TargetEnds
 from tokalign.runtime.mlx.trained_drafter import TrainedDrafter
 from tokalign.runtime.mlx.weights import weight_bytes
@@ -35,67 +36,65 @@ _OF_LIBRARIES = {
 """Keys of a `config.json` that do not change what a network computes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerShape:
-    """The shape of a drafter's layers, named as in its `config.json`."""
+Size: TypeAlias = Annotated[int, Meta(ge=1)]
 
-    hidden_size: int
-    intermediate_size: int
-    num_attention_heads: int
-    num_key_value_heads: int
-    head_dim: int
-    vocab_size: int
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrafterShape:
+    """The shape of a drafter beside its target, named as in a `config.json`; mlx-lm makes layers of
+    it. draft_vocab_size: ids that its head knows."""
+
+    rope_traditional: ClassVar[bool] = False
+
+    hidden_size: Size
+    intermediate_size: Size
+    num_hidden_layers: Size
+    num_attention_heads: Size
+    num_key_value_heads: Size
+    head_dim: Size
+    vocab_size: Size
     rms_norm_eps: float
     max_position_embeddings: int
     rope_theta: float
-    rope_scaling: dict[str, Any] | None
-    attention_bias: bool
-    quantization: dict[str, Any] | None
+    rope_scaling: dict[str, Any] | None = None
+    attention_bias: bool = False
+    quantization: dict[str, Any] | None = None
+    draft_vocab_size: Size
+    target_hidden_size: Size
+    num_target_layers: int | None = None
 
-    def rope(self) -> Any:
-        """The rotary embedding of its heads."""
-        return initialize_rope(
-            dims=self.head_dim,
-            base=self.rope_theta,
-            traditional=False,
-            scaling_config=self.rope_scaling,
-            max_position_embeddings=self.max_position_embeddings,
-        )
-
-
-LAYER_KEYS = frozenset(LayerShape.__dataclass_fields__) | {"hidden_act", "rope_parameters"}
-"""Keys that `layer_fields` reads."""
-
-
-def layer_fields(config: Mapping[str, Any], *, name: str) -> dict[str, Any]:
-    """The fields of a `LayerShape`. Raises: BundleError, with `name`; KeyError, TypeError."""
-    if config.get("hidden_act", "silu") != "silu":
-        raise BundleError(f"{name}: only silu is run, not {shown(config['hidden_act'])}")
-    rope = config.get("rope_parameters") or config.get("rope_scaling")
-    heads = config["num_attention_heads"]
-    fields: dict[str, Any] = {
-        "head_dim": config.get("head_dim") or config["hidden_size"] // heads,
-        "rope_theta": config.get("rope_theta") or (rope or {}).get("rope_theta", 10000.0),
-        "rope_scaling": rope,
-        "attention_bias": bool(config.get("attention_bias")),
-        "quantization": config.get("quantization"),
-    }
-    fields |= {key: config[key] for key in LayerShape.__dataclass_fields__ if key not in fields}
-    heads_of = ("num_attention_heads", "num_key_value_heads", "head_dim")
-    for size in ("hidden_size", "intermediate_size", "vocab_size", *heads_of):
-        if type(fields[size]) is not int or fields[size] < 1:
-            raise BundleError(f"{name}: its {size} is {shown(fields[size])}")
-    return fields
+    @classmethod
+    def read(cls, config: Mapping[str, Any]) -> Self:
+        """Its fields in a configuration. Raises: KeyError, TypeError, ValueError."""
+        if (activation := config.get("hidden_act", "silu")) != "silu":
+            raise ValueError(f"hidden_act, of which only silu is run, not {shown(activation)}")
+        rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+        sizes = layer_sizes(config) | {"rope_scaling": rope or None}
+        given = {
+            "draft_vocab_size": config["vocab_size"],
+            "target_hidden_size": config["hidden_size"],
+            "rope_theta": rope.get("rope_theta", 10000.0),
+            **{key: value for key, value in sizes.items() if value is not None},
+        }
+        return convert(given, cls)
 
 
-def refuse_unknown(config: Mapping[str, Any], known: frozenset[str], *, name: str) -> None:
-    """Raises: BundleError, with `name`, for a key that is on and neither known nor a library's."""
-    unknown = sorted(key for key in config.keys() - known - _OF_LIBRARIES if config[key])
-    if unknown:
+SHAPE_KEYS = {field.name for field in fields(DrafterShape)} | {"hidden_act", "rope_parameters"}
+"""Keys that `DrafterShape.read` reads."""
+
+
+def refuse(odd: Iterable[str], *, name: str) -> None:
+    """Raises: BundleError, with `name`, if there is something that is not run."""
+    if odd := sorted(odd):
         raise BundleError(
-            f"{name} has {', '.join(unknown)}, which this version does not run; "
-            "use a drafter without it, or leave --drafter out"
+            f"{name} has {', '.join(odd)}, which this version does not run; use another drafter, "
+            "or leave --drafter out"
         )
+
+
+def refuse_unknown(config: Mapping[str, Any], known: Set[str], *, name: str) -> None:
+    """Refuse a key that is on and neither known nor a library's."""
+    refuse((key for key in config.keys() - known - _OF_LIBRARIES if config[key]), name=name)
 
 
 @contextmanager
@@ -104,7 +103,7 @@ def reading_config(name: str) -> Iterator[None]:
     try:
         yield
     except (KeyError, TypeError, ValueError) as error:
-        raise BundleError(f"{name}: its config lacks or garbles {error}") from error
+        raise BundleError(f"{name}: its config lacks or garbles a value: {error}") from error
 
 
 def read_drafter_json(folder: Path) -> dict[str, Any]:
@@ -167,15 +166,6 @@ def among_all(logits: Array, places: Array | None) -> Array:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShapeBesideTarget(LayerShape):
-    """The shape of a drafter beside the target's. draft_vocab_size: ids that its head knows."""
-
-    draft_vocab_size: int
-    target_hidden_size: int
-    num_target_layers: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class OwnEnds:
     """What a drafter has of its own, and does not take of its target.
 
@@ -188,7 +178,7 @@ class OwnEnds:
 
     @classmethod
     def taken(
-        cls, weights: dict[str, Array], config: ShapeBesideTarget, target: Any, *, name: str
+        cls, weights: dict[str, Array], config: DrafterShape, target: Any, *, name: str
     ) -> OwnEnds:
         """As the weights of a drafter say, from which those that are no parameters are taken.
 
@@ -207,7 +197,7 @@ class OwnEnds:
 class DrafterWithEnds(TrainedDrafter):
     """A drafter whose embedding and head are its own or its target's."""
 
-    def join(self, config: ShapeBesideTarget, target: Any, own: OwnEnds) -> None:
+    def join(self, config: DrafterShape, target: Any, own: OwnEnds) -> None:
         """Take what it needs of its target. Raises: IncompatibleError for one of another size."""
         self._ends = ends = TargetEnds.of(target)
         width, layers = config.hidden_size, config.num_target_layers or len(target.layers)
@@ -269,29 +259,6 @@ def fill(
     mx.eval(drafter.parameters())
 
 
-class Projections(nn.Module):  # type: ignore[misc]
-    """The four matrices of an attention, for subclasses that say what attends to what.
-
-    reads: the width of what the queries, keys and values are made of; by default that of the layer.
-    """
-
-    def __init__(self, shape: LayerShape, reads: int | None = None) -> None:
-        super().__init__()
-        width, dim, bias = shape.hidden_size, shape.head_dim, shape.attention_bias
-        heads, shared = shape.num_attention_heads, shape.num_key_value_heads
-        self.q_proj = nn.Linear(reads or width, heads * dim, bias=bias)
-        self.k_proj = nn.Linear(reads or width, shared * dim, bias=bias)
-        self.v_proj = nn.Linear(reads or width, shared * dim, bias=bias)
-        self.o_proj = nn.Linear(heads * dim, width, bias=bias)
-        self._dim = dim
-
-    def split(self, x: Array) -> Array:
-        """f[1, n, heads * dimension] -> f[1, heads, n, dimension]."""
-        return x.reshape(*x.shape[:2], -1, self._dim).swapaxes(1, 2)
-
-    def attend(self, queries: Array, keys: Array, values: Array, mask: Any) -> Array:
-        """f[1, heads, n, dimension] each -> f[1, n, width]."""
-        output = mx.fast.scaled_dot_product_attention(
-            queries, keys, values, scale=self._dim**-0.5, mask=mask
-        )
-        return self.o_proj(output.swapaxes(1, 2).reshape(1, queries.shape[2], -1))
+def by_head(x: Array, dim: int) -> Array:
+    """f[n, length, heads * dim] -> f[n, heads, length, dim]."""
+    return x.reshape(*x.shape[:2], -1, dim).swapaxes(1, 2)
