@@ -11,10 +11,10 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten, tree_map
 
-from tokalign.runtime.mlx.dflash import ContextKeys, DFlashDrafter
+from tokalign.runtime.mlx.dflash import DFlashDrafter
 from tokalign.runtime.mlx.dflash_config import DFlashConfig
-from tokalign.runtime.mlx.published_drafter import OwnEnds
 from tokalign.runtime.mlx.weights import embedding_of, vocabulary_size
+from tokalign.runtime.mlx.window_cache import WindowCache
 from tokalign.runtime.rounds import Array
 
 
@@ -101,12 +101,11 @@ def random_block_drafter(
     **changed: Any,
 ) -> DFlashDrafter:
     """A drafter with random weights. config: by default that of `block_config`. own: as in
-    `OwnEnds`."""
+    `TapsDrafter.own`."""
     config = config or block_config(model, **changed)
     mx.random.seed(seed)
-    drafter = DFlashDrafter(
-        DFlashConfig.from_json(config, name="random"), model, OwnEnds(**(own or {}))
-    )
+    drafter = DFlashDrafter(DFlashConfig.from_json(config, name="random"), model)
+    drafter.own(**(own or {}))
     drafter.update(tree_map(random_weight, drafter.parameters()))
     if quantization := changed.get("quantization"):
         nn.quantize(drafter, **quantization)
@@ -132,9 +131,9 @@ class KnowingDrafter(DFlashDrafter):
         super().__init__(DFlashConfig.from_json(config, name="it"), model)
         self._text, self._after = list(text), after
 
-    def hidden(self, last: int, taps: Array, known: Sequence[ContextKeys]) -> Array:
+    def hidden(self, last: int, taps: Array, known: Sequence[WindowCache]) -> Array:
         hidden = super().hidden(last, taps, known)
-        self._begin = known[0].end + 1 - self._after
+        self._begin = known[0].offset + 1 - self._after
         return hidden
 
     def own_logits(self, hidden: Array) -> Array:

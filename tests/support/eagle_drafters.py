@@ -14,7 +14,6 @@ from mlx.utils import tree_flatten, tree_map
 
 from tokalign.runtime.mlx.cached_drafter import CachedDrafter
 from tokalign.runtime.mlx.eagle3 import Eagle3Config, Eagle3Drafter
-from tokalign.runtime.mlx.published_drafter import OwnEnds
 from tokalign.runtime.mlx.weights import embedding_of, vocabulary_size
 from tokalign.runtime.rounds import Array
 
@@ -45,12 +44,13 @@ def known_ids(config: dict[str, Any]) -> Array:
 
 
 def random_eagle(model: Any, config: dict[str, Any], **own: Any) -> Eagle3Drafter:
-    """A drafter of this configuration with random weights. own: as in `OwnEnds`."""
+    """A drafter of this configuration with random weights. own: as in `TapsDrafter.own`."""
     mx.random.seed(7)
     shape = Eagle3Config.from_json(config, name="random")
     whole = shape.draft_vocab_size == vocabulary_size(model)
     ids = None if whole else known_ids(config)
-    drafter = Eagle3Drafter(shape, model, OwnEnds(**{"head": True, "ids": ids} | own))
+    drafter = Eagle3Drafter(shape, model)
+    drafter.own(**{"head": True, "ids": ids} | own)
     drafter.update(tree_map(random_weight, drafter.parameters()))
     if quantization := config.get("quantization"):
         nn.quantize(drafter, **quantization)

@@ -22,7 +22,6 @@ from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.eagle3 import Eagle3Config, Eagle3Drafter, load_eagle3
 from tokalign.runtime.mlx.published_drafter import (
     SHAPE_KEYS,
-    OwnEnds,
     among_all,
     by_head,
     places_of,
@@ -143,7 +142,7 @@ class EagleLearner(DrafterLearner):
         # Some targets' states are thousands, to which a layer would add nothing.
         config = _packaged({**sizes, "num_hidden_layers": 1, "norm_before_fc": True}, taps)
         shape_of = Eagle3Config.from_json(config, name="the new drafter")
-        drafter = Eagle3Drafter(shape_of, model, OwnEnds())
+        drafter = Eagle3Drafter(shape_of, model)
         begin_as_target(drafter, model)
         drafter.fc.weight[:, -width:] += mx.eye(width)
         return drafter, config

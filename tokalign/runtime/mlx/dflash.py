@@ -17,52 +17,20 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
-from mlx_lm.models.cache import KVCache
 from mlx_lm.models.llama import Attention, TransformerBlock
 
 from tokalign.runtime.mlx.dflash_config import SLIDING, DFlashConfig
 from tokalign.runtime.mlx.dflash_heads import ConfidenceHead, GroupedConvolution, chain_head
 from tokalign.runtime.mlx.dflash_session import DFlashSession
 from tokalign.runtime.mlx.published_drafter import (
-    DrafterWithEnds,
-    OwnEnds,
+    TapsDrafter,
     by_head,
-    fill,
     read_drafter_json,
     read_weights,
 )
 from tokalign.runtime.mlx.session import TargetModelSession
-from tokalign.runtime.mlx.taps import KeptRows, taps_of
-from tokalign.runtime.rounds import Array
-
-_NOTHING_OWN = OwnEnds()
-
-
-class ContextKeys:
-    """Keys and values of the context in one layer; those of a window are the latest alone.
-
-    begin: the position of the first id that was read; ids before it are not known. most: how many
-    ids are in the window; None without one.
-    """
-
-    def __init__(self, begin: int, most: int | None) -> None:
-        self.end, self._most = begin, most
-        self._cache = KVCache() if most is None else None
-        self._keys: Array = None
-        self._values: Array = None
-
-    def append(self, keys: Array, values: Array) -> tuple[Array, Array]:
-        """f[1, heads, n, dimension] of the next n ids; returns those of all that are known."""
-        self.end += keys.shape[2]
-        if self._cache is not None:
-            found: tuple[Array, Array] = self._cache.update_and_fetch(keys, values)
-            return found
-        if self._keys is not None:
-            keys = mx.concatenate([self._keys, keys], axis=2)
-            values = mx.concatenate([self._values, values], axis=2)
-        most = self._most or 1
-        self._keys, self._values = keys[:, :, -most:], values[:, :, -most:]
-        return self._keys, self._values
+from tokalign.runtime.mlx.window_cache import WindowCache
+from tokalign.runtime.rounds import UNBOUNDED, Array
 
 
 class DFlashAttention(Attention):  # type: ignore[misc]
@@ -74,16 +42,15 @@ class DFlashAttention(Attention):  # type: ignore[misc]
         self.k_norm = nn.RMSNorm(config.head_dim, eps=config.rms_norm_eps)
         window = config.sliding_window if layer_type == SLIDING else None
         self.is_causal = window is not None if config.is_causal is None else config.is_causal
-        self.most = window if window is None or config.whole_window else window - 1
         self.window = None if config.whole_window else window
+        self.most = UNBOUNDED if window is None else window - (not config.whole_window)
 
-    def __call__(self, block: Array, context: Array, known: ContextKeys) -> Array:
+    def __call__(self, block: Array, context: Array, known: WindowCache) -> Array:
         """block: f[1, block, width]. context: f[1, n, width], of the ids since the last call."""
-        if self.most is not None and context.shape[1] > self.most:
-            known.end += context.shape[1] - self.most
-            context = context[:, -self.most :]
-        begin, end = known.end, known.end + context.shape[1]
-        keys, values = known.append(*self.keys_and_values(context, begin))
+        seen = context[:, -self.most :]
+        known.skip(context.shape[1] - seen.shape[1])
+        known.update_and_fetch(*self.keys_and_values(seen, known.offset))
+        (keys, values), end = known.before_next(), known.offset
         mask = self._mask(keys.shape[2], block.shape[1])
         own_keys, own_values = self.keys_and_values(block, end)
         keys = mx.concatenate([keys, own_keys], axis=2)
@@ -124,7 +91,7 @@ class DFlashLayer(TransformerBlock):  # type: ignore[misc]
             self.attention_conv = GroupedConvolution(config)
             self.mlp_conv = GroupedConvolution(config)
 
-    def __call__(self, block: Array, context: Array, known: ContextKeys) -> Array:
+    def __call__(self, block: Array, context: Array, known: WindowCache) -> Array:
         convolves = "attention_conv" in self
         read, added = self.input_layernorm(block), None
         if convolves:
@@ -138,21 +105,17 @@ class DFlashLayer(TransformerBlock):  # type: ignore[misc]
         return block + (self.mlp_conv.after(output, added) if convolves else output)
 
 
-class DFlashDrafter(DrafterWithEnds):
+class DFlashDrafter(TapsDrafter):
     """The network. Raises: IncompatibleError for a target of another size."""
 
-    def __init__(self, config: DFlashConfig, target: Any, own: OwnEnds = _NOTHING_OWN) -> None:
-        super().__init__()
-        self.config, width, eps = config, config.hidden_size, config.rms_norm_eps
-        self.join(config, target, own)
+    def __init__(self, config: DFlashConfig, target: Any) -> None:
+        super().__init__(config, config.target_layer_ids, target)
+        self.config, width = config, config.hidden_size
         inner = getattr(target, "model", target)
         scale = getattr(self._ends.embed, "embed_scale", getattr(inner, "embed_scale", 1.0))
         self._scale = scale * config.input_embedding_scale
-        reads = len(config.target_layer_ids) * config.target_hidden_size
-        self.fc = nn.Linear(reads, width, bias=False)
-        self.hidden_norm = nn.RMSNorm(width, eps=eps)
+        self.hidden_norm = nn.RMSNorm(width, eps=config.rms_norm_eps)
         self.layers = [DFlashLayer(config, kind) for kind in config.layer_types]
-        self.norm = nn.RMSNorm(width, eps=eps)
         self._head_name, head = chain_head(config) or ("", None)
         if head is not None:
             self[self._head_name] = head
@@ -162,19 +125,18 @@ class DFlashDrafter(DrafterWithEnds):
 
     in_one_pass = True
 
-    def watch(self, model: Any) -> KeptRows:
-        """See `TrainedDrafter`: the outputs of some layers."""
-        return taps_of(model, self.config.target_layer_ids)
-
     def session(self, target: TargetModelSession) -> DFlashSession:
         """See `TrainedDrafter`."""
         return DFlashSession(self, target)
 
-    def begin(self, position: int) -> list[ContextKeys]:
+    def begin(self, position: int) -> list[WindowCache]:
         """An empty context, whose first id is at `position`."""
-        return [ContextKeys(position, layer.self_attn.most) for layer in self.layers]
+        known = [WindowCache(layer.self_attn.most + 1) for layer in self.layers]
+        for cache in known:
+            cache.skip(position)
+        return known
 
-    def hidden(self, last: int, taps: Array, known: Sequence[ContextKeys]) -> Array:
+    def hidden(self, last: int, taps: Array, known: Sequence[WindowCache]) -> Array:
         """Hidden states f[guesses, width] of the positions after the committed id `last`.
 
         taps: f[n, layers * width], of the ids before `last` that `known` does not have yet.
@@ -234,10 +196,5 @@ def load_dflash(folder: Path, target: Any) -> DFlashDrafter:
 
     Raises: BundleError for one that cannot be read or run; IncompatibleError for another target.
     """
-    name = str(folder)
-    config = DFlashConfig.from_json(read_drafter_json(folder), name=name)
-    taps_of(target, config.target_layer_ids)
-    weights = read_weights(folder)
-    drafter = DFlashDrafter(config, target, OwnEnds.taken(weights, config, target, name=name))
-    fill(drafter, weights, config.quantization, name=name)
-    return drafter
+    config = DFlashConfig.from_json(read_drafter_json(folder), name=str(folder))
+    return DFlashDrafter(config, target).filled(read_weights(folder), name=str(folder))

@@ -16,7 +16,8 @@ from tokalign.runtime.rounds import Array
 from tokalign.tokenizer.vocabulary import TargetId
 
 if TYPE_CHECKING:
-    from tokalign.runtime.mlx.dflash import ContextKeys, DFlashDrafter
+    from tokalign.runtime.mlx.dflash import DFlashDrafter
+    from tokalign.runtime.mlx.window_cache import WindowCache
 
 Listed: TypeAlias = list[tuple[TargetId, float]]
 """Ids and their log-probabilities, the most probable first."""
@@ -39,7 +40,7 @@ class DFlashSession:
 
     def __init__(self, drafter: DFlashDrafter, target: TargetModelSession) -> None:
         self._drafter, self._target = drafter, target
-        self._known: list[ContextKeys] = []
+        self._known: list[WindowCache] = []
         self._end = 0  # of what they know
         self.passes, self.most = 0, drafter.config.guesses
 

@@ -23,16 +23,13 @@ from tokalign.runtime.mlx.cached_drafter import CachedDrafter
 from tokalign.runtime.mlx.published_drafter import (
     SHAPE_KEYS,
     DrafterShape,
-    DrafterWithEnds,
-    OwnEnds,
-    fill,
+    TapsDrafter,
     read_drafter_json,
     read_weights,
     reading_config,
     refuse,
     refuse_unknown,
 )
-from tokalign.runtime.mlx.taps import KeptRows, taps_of
 from tokalign.runtime.rounds import Array
 
 _INPUTS = "eagle_aux_hidden_state_layer_ids"
@@ -44,8 +41,6 @@ _USUAL = {
     "use_mtp_layernorm": False,
 }
 """Switches of `eagle_config`, and how they are in a network that is run."""
-
-_OWN_HEAD = OwnEnds(head=True)
 
 _KNOWN = SHAPE_KEYS | {
     *("norm_before_residual", "norm_before_fc", "embed_requires_grad", "eagle_config", _INPUTS),
@@ -108,25 +103,16 @@ class FirstLayer(TransformerBlock):  # type: ignore[misc]
         return x + self.mlp(self.post_attention_layernorm(x))
 
 
-class Eagle3Drafter(DrafterWithEnds, CachedDrafter):
+class Eagle3Drafter(TapsDrafter, CachedDrafter):
     """The network. Raises: IncompatibleError for a target of another size."""
 
-    def __init__(self, config: Eagle3Config, target: Any, own: OwnEnds = _OWN_HEAD) -> None:
-        super().__init__()
-        self.config, width, eps = config, config.hidden_size, config.rms_norm_eps
-        self.join(config, target, own)
-        self._taps = config.taps(target)
-        reads = len(self._taps) * config.target_hidden_size
-        self.fc = nn.Linear(reads, width, bias=False)
+    def __init__(self, config: Eagle3Config, target: Any) -> None:
+        super().__init__(config, config.taps(target), target)
+        self.config = config
         if config.norm_before_fc:
-            self.input_norm = nn.RMSNorm(reads, eps=eps)
+            self.input_norm = nn.RMSNorm(self.fc.weight.shape[1], eps=config.rms_norm_eps)
         others = [TransformerBlock(config) for _ in range(1, config.num_hidden_layers)]
         self.layers = [FirstLayer(config), *others]
-        self.norm = nn.RMSNorm(width, eps=eps)
-
-    def watch(self, model: Any) -> KeptRows:
-        """See `TrainedDrafter`: the outputs of some layers."""
-        return taps_of(model, self._taps)
 
     def states(self, watched: Array) -> Array:
         """See `CachedDrafter`."""
@@ -164,14 +150,10 @@ def load_eagle3(folder: Path, target: Any) -> Eagle3Drafter:
 
     Raises: BundleError for one that cannot be read or run; IncompatibleError for another target.
     """
-    name = str(folder)
-    config = Eagle3Config.from_json(read_drafter_json(folder), name=name)
-    taps_of(target, config.taps(target))
+    config = Eagle3Config.from_json(read_drafter_json(folder), name=str(folder))
     weights = {
         key.replace("midlayer.", "layers.0."): value
         for key, value in read_weights(folder).items()
         if "rotary_emb" not in key
     }
-    drafter = Eagle3Drafter(config, target, OwnEnds.taken(weights, config, target, name=name))
-    fill(drafter, weights, config.quantization, name=name)
-    return drafter
+    return Eagle3Drafter(config, target).filled(weights, name=str(folder))

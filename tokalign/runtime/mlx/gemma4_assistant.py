@@ -32,7 +32,6 @@ from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.taps import KeptRows, state_rows
 from tokalign.runtime.mlx.trained_drafter import TrainedDrafter
 from tokalign.runtime.mlx.tree_attention import RowPositions, with_row_positions
-from tokalign.runtime.mlx.weights import weight_bytes
 from tokalign.runtime.mlx.window_cache import WindowCache
 from tokalign.runtime.rounds import Array
 from tokalign.tokenizer.vocabulary import TargetId
@@ -124,10 +123,7 @@ class Gemma4Assistant(TrainedDrafter):
         kind, such as a quantized one."""
         return {kind: _contents(layers[index]) for kind, index in self._kinds.items()}
 
-    @property
-    def step_bytes(self) -> int:
-        """See `TrainedDrafter`."""
-        return weight_bytes(self)
+    has_head = True
 
 
 class AssistantState(NamedTuple):

@@ -32,7 +32,6 @@ from tokalign.runtime.mlx.cached_drafter import CachedDrafter
 from tokalign.runtime.mlx.published_drafter import fill, read_drafter_json, read_weights
 from tokalign.runtime.mlx.recurrent_drafter import TargetEnds
 from tokalign.runtime.mlx.taps import MOST_ROWS, KeptRows, state_rows
-from tokalign.runtime.mlx.weights import weight_bytes
 from tokalign.runtime.rounds import Array
 
 _NAMES = {
@@ -98,11 +97,6 @@ class MtpDrafter(CachedDrafter):
         """See `CachedDrafter`."""
         outputs = outputs if self._goes_on_normed else self.norm(outputs)
         return self._ends.unembed(outputs.astype(self._ends.dtype))
-
-    @property
-    def step_bytes(self) -> int:
-        """See `TrainedDrafter`."""
-        return weight_bytes(self) + self._ends.head_bytes
 
 
 def is_mtp(config: Mapping[str, Any]) -> bool:

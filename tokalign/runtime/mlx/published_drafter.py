@@ -6,7 +6,7 @@ and is not known is refused; the names of weights have to be exactly those of th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -19,8 +19,8 @@ from msgspec import Meta, convert
 from tokalign.errors import BundleError, IncompatibleError, shown
 from tokalign.names.model_shape import layer_sizes
 from tokalign.runtime.mlx.recurrent_drafter import TargetEnds
+from tokalign.runtime.mlx.taps import KeptRows, taps_of
 from tokalign.runtime.mlx.trained_drafter import TrainedDrafter
-from tokalign.runtime.mlx.weights import weight_bytes
 from tokalign.runtime.rounds import Array
 from tokalign.storage import parse_json
 
@@ -165,55 +165,61 @@ def among_all(logits: Array, places: Array | None) -> Array:
     return mx.take(mx.pad(logits, [*last, (0, 1)], constant_values=-mx.inf), places, axis=-1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OwnEnds:
-    """What a drafter has of its own, and does not take of its target.
+class TapsDrafter(TrainedDrafter):
+    """A drafter that reads the outputs of some of the target's layers. Its embedding and its head
+    are the target's, or its own. Raises: IncompatibleError for a target of another size."""
 
-    ids: i[draft vocabulary], the target's ids that its head knows; None for all in their order.
-    """
+    def __init__(self, config: DrafterShape, taps: Sequence[int], target: Any) -> None:
+        super().__init__()
+        self._shape, self._taps, self._ends = config, taps, TargetEnds.of(target)
+        self._places: Array = None
+        reads, layers = config.target_hidden_size, config.num_target_layers or len(target.layers)
+        if (reads, layers) != (self._ends.hidden_size, len(target.layers)):
+            raise IncompatibleError(
+                f"the drafter is for a target with {layers} layers of width {reads}, and this one "
+                f"has {len(target.layers)} of {self._ends.hidden_size}; give its own target"
+            )
+        self.watch(target)
+        self.fc = nn.Linear(len(taps) * reads, config.hidden_size, bias=False)
+        self.norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
 
-    embedding: bool = False
-    head: bool = False
-    ids: Array | None = None
+    def watch(self, model: Any) -> KeptRows:
+        """See `TrainedDrafter`: the outputs of some layers."""
+        return taps_of(model, self._taps)
 
-    @classmethod
-    def taken(
-        cls, weights: dict[str, Array], config: DrafterShape, target: Any, *, name: str
-    ) -> OwnEnds:
-        """As the weights of a drafter say, from which those that are no parameters are taken.
+    def own(self, *, embedding: bool = False, head: bool = False, ids: Array = None) -> None:
+        """Give it an embedding or a head in the place of the target's. ids: i[draft vocabulary],
+        the target's ids that its head knows; None for all in their order.
 
-        Raises: BundleError, with `name`.
+        Raises: IncompatibleError for one that would need the target's at another width.
         """
-        for key in [key for key in weights if key == "t2d" or key.startswith("verifier_")]:
-            del weights[key]
-        offsets, size = weights.pop("d2t", None), TargetEnds.of(target).vocabulary_size
-        return cls(
+        shape, ends = self._shape, self._ends
+        if not (embedding and head) and shape.hidden_size != ends.hidden_size:
+            raise IncompatibleError(
+                f"the drafter has the width {shape.hidden_size}, and its embedding or its head is "
+                f"that of a target with {ends.hidden_size}; give its own target"
+            )
+        if embedding:
+            self.embed_tokens = nn.Embedding(shape.vocab_size, shape.hidden_size)
+        if head:
+            self.lm_head = nn.Linear(shape.hidden_size, shape.draft_vocab_size, bias=False)
+        self._places = None if ids is None else places_of(ids, ends.vocabulary_size)
+
+    def filled(self, weights: Mapping[str, Array], *, name: str) -> Self:
+        """With the weights of a folder. Raises: BundleError, with `name`; as `own`."""
+        parameters = {
+            key: weight
+            for key, weight in weights.items()
+            if key not in ("d2t", "t2d") and not key.startswith("verifier_")
+        }
+        size, drafts = self._ends.vocabulary_size, self._shape.draft_vocab_size
+        self.own(
             embedding="embed_tokens.weight" in weights,
             head="lm_head.weight" in weights,
-            ids=target_ids(offsets, config.draft_vocab_size, size, name=name),
+            ids=target_ids(weights.get("d2t"), drafts, size, name=name),
         )
-
-
-class DrafterWithEnds(TrainedDrafter):
-    """A drafter whose embedding and head are its own or its target's."""
-
-    def join(self, config: DrafterShape, target: Any, own: OwnEnds) -> None:
-        """Take what it needs of its target. Raises: IncompatibleError for one of another size."""
-        self._ends = ends = TargetEnds.of(target)
-        width, layers = config.hidden_size, config.num_target_layers or len(target.layers)
-        borrows = ends.hidden_size if own.embedding and own.head else width
-        needs = config.target_hidden_size, borrows, layers
-        if needs != (ends.hidden_size, ends.hidden_size, len(target.layers)):
-            raise IncompatibleError(
-                f"the drafter is for a target with {layers} layers of width "
-                f"{config.target_hidden_size}, and this one has {len(target.layers)} of "
-                f"{ends.hidden_size}; give its own target"
-            )
-        if own.embedding:
-            self.embed_tokens = nn.Embedding(config.vocab_size, width)
-        if own.head:
-            self.lm_head = nn.Linear(width, config.draft_vocab_size, bias=False)
-        self._places = None if own.ids is None else places_of(own.ids, ends.vocabulary_size)
+        fill(self, parameters, self._shape.quantization, name=name)
+        return self
 
     def embedded(self, ids: Array) -> Array:
         """i[...] -> f[..., width]."""
@@ -223,11 +229,6 @@ class DrafterWithEnds(TrainedDrafter):
         """f[..., draft vocabulary] -> f[..., vocabulary of the target], -inf for ids that its head
         does not know."""
         return among_all(logits, self._places)
-
-    @property
-    def step_bytes(self) -> int:
-        """See `TrainedDrafter`."""
-        return weight_bytes(self) + (0 if "lm_head" in self else self._ends.head_bytes)
 
 
 def fill(

@@ -217,19 +217,18 @@ class RecurrentDrafter(TrainedDrafter):
 
     def logits(self, exit_: Array) -> Array:
         """Logits f[..., V] from the residual blocks' output f[..., E]."""
-        if self.config.head == "tied":
-            return self._ends.unembed(self._before_head(exit_).astype(self._ends.dtype))
-        return self.head[-1](self._before_head(exit_))
+        if self.has_head:
+            return self.head[-1](self._before_head(exit_))
+        return self._ends.unembed(self._before_head(exit_).astype(self._ends.dtype))
 
     def logits_among(self, exit_: Array, ids: Array) -> Array:
         """Logits f[..., n] of ids i[n] alone; cheaper than `logits` if they are few."""
-        tied = self.config.head == "tied"
-        rows = self._ends.head_rows(ids) if tied else self.head[-1].weight[ids]
+        rows = self.head[-1].weight[ids] if self.has_head else self._ends.head_rows(ids)
         return self._before_head(exit_).astype(rows.dtype) @ rows.T
 
     def _before_head(self, exit_: Array) -> Array:
         """The input of the head's last matrix."""
-        for layer in self.head if self.config.head == "tied" else self.head[:-1]:
+        for layer in self.head[:-1] if self.has_head else self.head:
             exit_ = layer(exit_)
         return exit_
 
@@ -249,10 +248,9 @@ class RecurrentDrafter(TrainedDrafter):
         return with_state
 
     @property
-    def step_bytes(self) -> int:
-        """How many bytes of weights a step reads, those of the target's head included."""
-        tied = self.config.head == "tied"
-        return weight_bytes(self) + (self._ends.head_bytes if tied else 0)
+    def has_head(self) -> bool:
+        """See `TrainedDrafter`."""
+        return self.config.head != "tied"
 
     @property
     def _dtype(self) -> Any:

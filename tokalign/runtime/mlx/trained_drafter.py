@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import mlx.nn as nn
 
 from tokalign.runtime.mlx.taps import KeptRows
+from tokalign.runtime.mlx.weights import weight_bytes
 
 if TYPE_CHECKING:
     from tokalign.runtime.mlx.beam_search import BeamSession
@@ -37,6 +38,11 @@ class TrainedDrafter(nn.Module, ABC):  # type: ignore[misc]
         return self._ends.dtype
 
     @property
-    @abstractmethod
+    def has_head(self) -> bool:
+        """Whether its logits do not come from the target's head."""
+        return "lm_head" in self
+
+    @property
     def step_bytes(self) -> int:
         """How many bytes of weights a pass reads, those of the target's head included."""
+        return weight_bytes(self) + (0 if self.has_head else self._ends.head_bytes)

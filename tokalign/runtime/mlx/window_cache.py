@@ -22,7 +22,7 @@ class WindowCache:
     """Keys and values f[1, heads, positions, dimension] of a layer with a window.
 
     It has what mlx-lm's models, and sessions, ask of a cache. max_size: the positions that a row
-    sees, its own included. offset: positions so far. start: the position of the first one kept.
+    sees, its own included. offset: the next position. start: that of the first one kept.
     verifies: whether rows have to see what they would see alone, and not more, where a model asks
     for a mask that is wider than the cache (plamo3).
     widest: the window of the widest mask that was asked for; 0 before the first pass.
@@ -79,6 +79,12 @@ class WindowCache:
     def keys_and_values(self) -> tuple[Array, Array]:
         """What the latest pass sees, for layers that share the keys of this one."""
         return self._since(self._first)
+
+    def skip(self, count: int) -> None:
+        """Leave out the next positions, after which no row sees any that is kept."""
+        if count:
+            self.keys = self.values = None
+            self.offset = self.start = self.offset + count
 
     def before_next(self) -> tuple[Array, Array]:
         """What the next row sees besides itself."""
