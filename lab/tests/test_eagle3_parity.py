@@ -18,6 +18,7 @@ from eagle_drafters import eagle_config, known_ids, random_eagle, write_eagle
 from mlx.utils import tree_flatten
 from random_models import random_model
 
+from tokalign.runtime.mlx.beam_search import of_beams
 from tokalign.runtime.mlx.eagle3 import load_eagle3
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.taps import taps_of
@@ -115,7 +116,7 @@ def compare(model: Any, ours: Any, reference: Any, config: dict[str, Any]) -> No
             assert mx.allclose(logprobs[known], theirs, atol=1e-5)
             assert found.shape == (1, 96)
             if place + 1 < len(chain):
-                state, found = session.step(state.of_beams(mx.array([0])), mx.array([token]))
+                state, found = session.step(of_beams(state, mx.array([0])), mx.array([token]))
         expected.clear()
         target.logits([*ids, *chain], last=1 + len(chain))
         ids, accepted = [*ids, *chain[:count]], count

@@ -14,6 +14,7 @@ import zoo
 from assistants import ORDERED, assistant_config, random_assistant, write_assistant
 from mlx_lm.models.cache import KVCache
 
+from tokalign.runtime.mlx.beam_search import of_beams
 from tokalign.runtime.mlx.gemma4_assistant import load_gemma4_assistant
 from tokalign.runtime.mlx.hidden_states import HiddenStates
 from tokalign.runtime.mlx.session import TargetModelSession
@@ -67,6 +68,6 @@ def test_logits_are_those_of_mlx_vlm(prompt: int, ordered: bool, tmp_path: Path)
                 break
             chain.append(TargetId(int(mx.argmax(logits[0, -1]).item())))
             token = mx.array([chain[-1:]])
-            state, found = drafter.step(state.of_beams(mx.array([0])), mx.array(chain[-1:]))
+            state, found = drafter.step(of_beams(state, mx.array([0])), mx.array(chain[-1:]))
         session.logits([*ids, *chain], last=5)
         ids += chain[:accepted]

@@ -16,6 +16,7 @@ import pytest
 import zoo
 from mtp_layers import published_weights, random_mtp, write_mtp
 
+from tokalign.runtime.mlx.beam_search import of_beams
 from tokalign.runtime.mlx.mtp import load_mtp
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.tokenizer.vocabulary import TargetId
@@ -102,6 +103,6 @@ def test_logits_are_those_of_others(name: str, reference: Any, tmp_path: Path) -
                 break
             chain.append(TargetId(int(mx.argmax(theirs).item())))
             theirs, outputs = read(chain[-1:], outputs[-1:])
-            state, found = drafter.step(state.of_beams(mx.array([0])), mx.array(chain[-1:]))
+            state, found = drafter.step(of_beams(state, mx.array([0])), mx.array(chain[-1:]))
         session.logits([*ids, *chain], last=5)
         ids += chain[:accepted]

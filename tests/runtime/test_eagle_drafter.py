@@ -23,7 +23,7 @@ from tokalign.runtime.draft.trained import with_trained
 from tokalign.runtime.draft.tree import FREE_ROWS, TreeDrafter
 from tokalign.runtime.drafting import NoDrafter
 from tokalign.runtime.loop import Limits
-from tokalign.runtime.mlx.beam_search import SOURCE, BeamShape
+from tokalign.runtime.mlx.beam_search import SOURCE, BeamShape, of_beams
 from tokalign.runtime.mlx.cache import kinds_without_rewinding
 from tokalign.runtime.mlx.eagle3 import Eagle3Drafter, load_eagle3
 from tokalign.runtime.mlx.sampling import Sampling
@@ -132,7 +132,7 @@ def test_beams_are_rows_of_one_cache_that_do_not_see_each_other() -> None:
         node = tree.path_to(leaf)[place]
         expected = mx.softmax(logits[0])[token].item()
         assert tree.probabilities[node] == pytest.approx(expected, rel=1e-4)
-        state, logits = chain.step(state.of_beams(mx.array([0])), mx.array([token]))
+        state, logits = chain.step(of_beams(state, mx.array([0])), mx.array([token]))
 
 
 def test_what_its_searches_cost_is_measured() -> None:

@@ -37,8 +37,7 @@ class RecurrentLearner(DrafterLearner):
     def states(self, batch: WindowBatch) -> Array:
         state, exits = self.module.initial_state(batch.states), []
         for ids in mx.array(batch.following[..., :-1]).transpose(2, 0, 1):
-            recurrent, exit_ = self.module.advance(state, ids)
-            state = state._replace(recurrent=recurrent)
+            state, exit_ = self.module.advance(state, ids)
             exits.append(exit_)
         return mx.stack(exits, axis=2)
 

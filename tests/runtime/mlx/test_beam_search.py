@@ -116,7 +116,7 @@ def test_a_compiled_step_finds_the_same(compiling: None) -> None:
     state, logits = drafter.compiled_step(start, mx.array([LAST]))
     other, expected = drafter.step(start, mx.array([LAST]))
     assert np.allclose(np.array(logits), np.array(expected), atol=1e-4)
-    assert np.allclose(np.array(state.recurrent), np.array(other.recurrent), atol=1e-5)
+    assert np.allclose(np.array(state[0]), np.array(other[0]), atol=1e-5)
 
 
 # -- what the host waits for -----------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from math import exp
-from typing import Any
 
 from tokalign.runtime.draft.mixing import LEAST_REACHED
 from tokalign.runtime.draft.neural import DRAFTER, ModelDrafter
@@ -34,7 +33,7 @@ class BeamDrafter(ModelDrafter):
 
     def __init__(
         self,
-        session: BeamSession[Any],
+        session: BeamSession,
         *,
         sampler: Sampling | None = None,
         shape: BeamShape = DEFAULT_SHAPE,
@@ -137,7 +136,7 @@ class BlockDrafter(ModelDrafter):
 
 
 def with_trained(
-    session: BeamSession[Any] | DFlashSession,
+    session: BeamSession | DFlashSession,
     *,
     sampler: Sampling | None,
     length: int | None = None,

@@ -18,7 +18,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from math import exp, isfinite
-from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar, cast
+from typing import NamedTuple, TypeAlias, cast
 
 import mlx.core as mx
 
@@ -107,22 +107,21 @@ class Beams(NamedTuple):
         return TokenTree(tuple(ids), tuple(parents), (source,) * count, tuple(probabilities))
 
 
-class BeamState(Protocol):
-    """What a drafter knows after the ids of some beams, one row for each."""
+State: TypeAlias = tuple[Array, ...]
+"""What a drafter knows after the ids of some beams: arrays with a row for each beam."""
 
-    def of_beams(self, beams: Array) -> Any:
-        """The states i[n] of these beams, which may repeat."""
-
-
-S = TypeVar("S", bound=BeamState)
-
-Step: TypeAlias = Callable[[S, Array], tuple[S, Array]]
+Step: TypeAlias = Callable[[State, Array], tuple[State, Array]]
 """A drafter's step: (state, ids i[beams]) -> (state after them, logits f[beams, vocabulary])."""
 
 
+def of_beams(state: State, beams: Array) -> State:
+    """The states of the beams i[n], which may repeat."""
+    return tuple(part[beams] for part in state)
+
+
 def beam_search(
-    step: Step[S],
-    state: S,
+    step: Step,
+    state: State,
     logits: Array,
     shape: BeamShape,
     *,
@@ -149,7 +148,7 @@ def beam_search(
         chosen.append(best)
         if number + 1 < length:
             reached = paths[best][:, None]
-            state, logits = step(state.of_beams(best // count), found.reshape(-1)[best])
+            state, logits = step(of_beams(state, best // count), found.reshape(-1)[best])
     return mx.stack(ids), mx.stack(values), mx.stack(chosen)
 
 
@@ -159,19 +158,19 @@ def _padded(rows: Array, width: int, value: float) -> Array:
     return mx.pad(rows, [(0, missing), (0, 0)], constant_values=value) if missing else rows
 
 
-class BeamSession(ABC, Generic[S]):
+class BeamSession(ABC):
     """A drafter of one request, beside the target's session, from whose latest pass it goes on; it
     answers None before the first. passes: of the drafter so far."""
 
     passes = 0
 
     @abstractmethod
-    def begin(self, ids: Sequence[TargetId]) -> tuple[S, Array] | None:
+    def begin(self, ids: Sequence[TargetId]) -> tuple[State, Array] | None:
         """State and logits f[1, vocabulary] after the last of `ids`; one pass, lazy. None where the
         target's passes have not left what it starts from."""
 
     @abstractmethod
-    def step(self, state: S, ids: Array) -> tuple[S, Array]:
+    def step(self, state: State, ids: Array) -> tuple[State, Array]:
         """See `Step`."""
 
     def search(

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import mlx.core as mx
 from mlx_lm.models.cache import KVCache
 
-from tokalign.runtime.mlx.beam_search import BeamSession
+from tokalign.runtime.mlx.beam_search import BeamSession, State
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.trained_drafter import TrainedDrafter
 from tokalign.runtime.mlx.tree_attention import RowPositions, with_row_positions
@@ -49,21 +49,13 @@ class CachedDrafter(TrainedDrafter):
         return CachedSession(self, target)
 
 
-class HeadState(NamedTuple):
-    """What follows some beams: the outputs f[beams, width] of their last ids, and which rows after
-    the committed ones each of them sees, bool[beams, rows], itself included."""
-
-    outputs: Array
-    sees: Array
-
-    def of_beams(self, beams: Array) -> HeadState:
-        """See `BeamState`."""
-        return HeadState(self.outputs[beams], self.sees[beams])
-
-
-class CachedSession(BeamSession[HeadState]):
+class CachedSession(BeamSession):
     """A drafter with a cache, of one request. target: was opened with its `watch`. Of a context
-    that a cache brings along, it knows only what the target reads now."""
+    that a cache brings along, it knows only what the target reads now.
+
+    Its state after some beams is the outputs f[beams, width] of their last ids, and which rows
+    after the committed ones each of them sees, bool[beams, rows], itself included.
+    """
 
     def __init__(self, drafter: CachedDrafter, target: TargetModelSession) -> None:
         self._positions, self._target = RowPositions(), target
@@ -72,7 +64,7 @@ class CachedSession(BeamSession[HeadState]):
         self._begin = self._end = 0  # the ids whose hidden states the cache has read
         self._depth = 0  # of the search under way
 
-    def begin(self, ids: Sequence[TargetId]) -> tuple[HeadState, Array] | None:
+    def begin(self, ids: Sequence[TargetId]) -> tuple[State, Array] | None:
         """See `BeamSession`."""
         begin, watched = self._target.take_taps(ids, self._end)
         if watched is None:
@@ -87,15 +79,15 @@ class CachedSession(BeamSession[HeadState]):
         following = mx.array([*ids[begin + 1 :]], mx.uint32)
         states = self._drafter.states(watched)
         outputs = self._drafter.read(following, states, self._cache, "causal")[-1:]
-        return HeadState(outputs, mx.zeros((1, 0), mx.bool_)), self._drafter.logits(outputs)
+        return (outputs, mx.zeros((1, 0), mx.bool_)), self._drafter.logits(outputs)
 
-    def step(self, state: HeadState, ids: Array) -> tuple[HeadState, Array]:
+    def step(self, state: State, ids: Array) -> tuple[State, Array]:
         """See `BeamSession`."""
+        (before, sees), beams = state, len(ids)
         self._depth += 1
-        beams = len(ids)
         self._positions.now = mx.full((beams,), self._end + self._depth)
-        sees = mx.concatenate([state.sees, mx.eye(beams, dtype=mx.bool_)], axis=1)
+        sees = mx.concatenate([sees, mx.eye(beams, dtype=mx.bool_)], axis=1)
         committed = mx.ones((beams, self._end - self._begin), mx.bool_)
         mask = mx.concatenate([committed, sees], axis=1)
-        outputs = self._drafter.read(ids, state.outputs, self._cache, mask)
-        return HeadState(outputs, sees), self._drafter.logits(outputs)
+        outputs = self._drafter.read(ids, before, self._cache, mask)
+        return (outputs, sees), self._drafter.logits(outputs)

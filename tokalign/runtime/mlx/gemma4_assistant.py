@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -19,7 +19,7 @@ from mlx_lm.models.cache import KVCache
 from mlx_lm.models.gemma4_text import DecoderLayer, ModelArgs
 
 from tokalign.errors import BundleError, IncompatibleError
-from tokalign.runtime.mlx.beam_search import BeamSession
+from tokalign.runtime.mlx.beam_search import BeamSession, State
 from tokalign.runtime.mlx.published_drafter import (
     fill,
     read_drafter_json,
@@ -126,18 +126,9 @@ class Gemma4Assistant(TrainedDrafter):
     has_head = True
 
 
-class AssistantState(NamedTuple):
-    """What follows some beams: states f[beams, width]."""
-
-    states: Array
-
-    def of_beams(self, beams: Array) -> AssistantState:
-        """See `BeamState`."""
-        return AssistantState(self.states[beams])
-
-
-class AssistantSession(BeamSession[AssistantState]):
-    """An assistant of one request. target: keeps the hidden states of its passes."""
+class AssistantSession(BeamSession):
+    """An assistant of one request. target: keeps the hidden states of its passes. Its state after
+    some beams is what their next step reads, f[beams, width]."""
 
     def __init__(self, drafter: Gemma4Assistant, target: TargetModelSession) -> None:
         self._positions, self._target = RowPositions(), target
@@ -145,19 +136,19 @@ class AssistantSession(BeamSession[AssistantState]):
         self._position = 0
         self._seen: Seen = {}
 
-    def begin(self, ids: Sequence[TargetId]) -> tuple[AssistantState, Array] | None:
+    def begin(self, ids: Sequence[TargetId]) -> tuple[State, Array] | None:
         """See `BeamSession`; nothing where no recent pass of the target chose the last id."""
         state = self._target.state_before_last(ids)
         if state is None or self._target.catch_up([*ids], 1) != len(ids) - 1:
             return None
         self._position, self._seen = len(ids) - 1, self._drafter.seen(self._target.layers)
-        return self.step(AssistantState(state), mx.array([ids[-1]], mx.uint32))
+        return self.step((state,), mx.array([ids[-1]], mx.uint32))
 
-    def step(self, state: AssistantState, ids: Array) -> tuple[AssistantState, Array]:
+    def step(self, state: State, ids: Array) -> tuple[State, Array]:
         """See `BeamSession`."""
         self._positions.now = mx.full((len(ids),), self._position)
-        states, logits = self._drafter.read(ids, state.states, self._seen)
-        return AssistantState(states), logits
+        states, logits = self._drafter.read(ids, state[0], self._seen)
+        return (states,), logits
 
 
 def _last_of_each_kind(target: Any) -> dict[str, int]:

@@ -15,12 +15,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 import mlx.core as mx
 import mlx.nn as nn
 
-from tokalign.runtime.mlx.beam_search import BeamSession, Step
+from tokalign.runtime.mlx.beam_search import BeamSession, State, Step
 from tokalign.runtime.mlx.hidden_states import as_head, head_of
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.taps import KeptRows, state_rows
@@ -119,18 +119,6 @@ class TargetEnds:
         )
 
 
-class DrafterState(NamedTuple):
-    """The state after some ids. recurrent: s f[..., D]. context: f[..., E], the hidden state's part
-    of the exit, computed once a round; beams share it."""
-
-    recurrent: Array
-    context: Array
-
-    def of_beams(self, beams: Array) -> DrafterState:
-        """See `BeamState`."""
-        return DrafterState(self.recurrent[beams], self.context)
-
-
 class ResidualBlock(nn.Module):  # type: ignore[misc]
     """x + SiLU(A x + b)."""
 
@@ -158,6 +146,7 @@ class Beside(nn.Module):  # type: ignore[misc]
 class RecurrentDrafter(TrainedDrafter):
     """The network of section 3.1: s = SiLU(U s + W e), residual blocks on [h, s], a head.
 
+    Its state after some ids is s f[..., D], and f[..., E], the hidden state's part of the exit.
     The target's ends are no parameters of it: they are neither trained nor saved.
     Raises: ValueError if the ends have other sizes than the configuration.
     """
@@ -194,26 +183,27 @@ class RecurrentDrafter(TrainedDrafter):
         """See `TrainedDrafter`."""
         return RecurrentSession(self, target)
 
-    def initial_state(self, hidden: Array) -> DrafterState:
+    def initial_state(self, hidden: Array) -> State:
         """Start a round from the target's last hidden state f[..., H], before any id is read."""
         hidden = hidden.astype(self._dtype)
         recurrent = mx.zeros((*hidden.shape[:-1], self.config.width), self._dtype)
-        return DrafterState(recurrent, self.entry_h(hidden))
+        return recurrent, self.entry_h(hidden)
 
-    def step(self, state: DrafterState, ids: Array) -> tuple[DrafterState, Array]:
+    def step(self, state: State, ids: Array) -> tuple[State, Array]:
         """Read ids i[...]; return the state after them and the logits f[..., V] of what follows.
-        Leading dimensions are those of `state`; `context` may have 1 in them."""
-        recurrent, exit_ = self.advance(state, ids)
-        return DrafterState(recurrent, state.context), self.logits(exit_)
+        Leading dimensions are those of `state`."""
+        state, exit_ = self.advance(state, ids)
+        return state, self.logits(exit_)
 
-    def advance(self, state: DrafterState, ids: Array) -> tuple[Array, Array]:
-        """Read ids i[...]; return s f[..., D] after them and f[..., E] for `logits`."""
+    def advance(self, state: State, ids: Array) -> tuple[State, Array]:
+        """Read ids i[...]; return the state after them and f[..., E] for `logits`."""
+        recurrent, context = state
         embedded = self._ends.embed(ids).astype(self._dtype)
-        recurrent = nn.silu(self.rnn_w(embedded) + self.rnn_u(state.recurrent))
-        exit_ = state.context + self.entry_s(recurrent)
+        recurrent = nn.silu(self.rnn_w(embedded) + self.rnn_u(recurrent))
+        exit_ = context + self.entry_s(recurrent)
         for block in self.blocks:
             exit_ = block(exit_)
-        return recurrent, exit_
+        return (recurrent, context), exit_
 
     def logits(self, exit_: Array) -> Array:
         """Logits f[..., V] from the residual blocks' output f[..., E]."""
@@ -233,19 +223,10 @@ class RecurrentDrafter(TrainedDrafter):
         return exit_
 
     @cached_property
-    def compiled_step(self) -> Step[DrafterState]:
+    def compiled_step(self) -> Step:
         """`step` as one compiled function, for weights that change no more."""
-
-        @mx.compile
-        def step(recurrent: Array, context: Array, ids: Array) -> tuple[Array, Array]:
-            state, logits = self.step(DrafterState(recurrent, context), ids)
-            return state.recurrent, logits
-
-        def with_state(state: DrafterState, ids: Array) -> tuple[DrafterState, Array]:
-            recurrent, logits = step(state.recurrent, state.context, ids)
-            return DrafterState(recurrent, state.context), logits
-
-        return with_state
+        compiled: Step = mx.compile(self.step)
+        return compiled
 
     @property
     def has_head(self) -> bool:
@@ -257,7 +238,7 @@ class RecurrentDrafter(TrainedDrafter):
         return self.rnn_u.weight.dtype
 
 
-class RecurrentSession(BeamSession[DrafterState]):
+class RecurrentSession(BeamSession):
     """A recurrent drafter of one request. target: keeps the hidden states of its passes."""
 
     def __init__(self, drafter: RecurrentDrafter, target: TargetModelSession) -> None:
@@ -265,13 +246,13 @@ class RecurrentSession(BeamSession[DrafterState]):
         on_cpu = mx.default_device().type == mx.cpu
         self._step = drafter.step if on_cpu else drafter.compiled_step
 
-    def begin(self, ids: Sequence[TargetId]) -> tuple[DrafterState, Array] | None:
+    def begin(self, ids: Sequence[TargetId]) -> tuple[State, Array] | None:
         """See `BeamSession`; nothing where no recent pass of the target chose the last id."""
         hidden = self._target.state_before_last(ids)
         if hidden is None:
             return None
         return self._step(self._drafter.initial_state(hidden), mx.array([ids[-1]], mx.uint32))
 
-    def step(self, state: DrafterState, ids: Array) -> tuple[DrafterState, Array]:
+    def step(self, state: State, ids: Array) -> tuple[State, Array]:
         """See `BeamSession`."""
         return self._step(state, ids)

@@ -29,7 +29,7 @@ class TrainedDrafter(nn.Module, ABC):  # type: ignore[misc]
         """Keep what it reads of the passes of its target. Raises: IncompatibleError."""
 
     @abstractmethod
-    def session(self, target: TargetModelSession) -> BeamSession[Any] | DFlashSession:
+    def session(self, target: TargetModelSession) -> BeamSession | DFlashSession:
         """Itself for one request, beside the target's session, which was opened with `watch`."""
 
     @property
