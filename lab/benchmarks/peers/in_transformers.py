@@ -19,10 +19,11 @@ transformers.logging.disable_progress_bar()
 
 
 class Counted:
-    """A model in float32 with its tokenizer, which counts its forward passes."""
+    """A model with its tokenizer, which counts its forward passes. dtype: its name in PyTorch."""
 
-    def __init__(self, folder: Path) -> None:
-        self.model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    def __init__(self, folder: Path, dtype: str = "float32") -> None:
+        weights = getattr(torch, dtype)
+        self.model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=weights).eval()
         self.tokenizer: Any = AutoTokenizer.from_pretrained(folder)
         self.passes = 0
         self.model.register_forward_hook(self._count)

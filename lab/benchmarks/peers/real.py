@@ -1,18 +1,19 @@
 """Other programs on two real models: each way to draft against the same program's plain decoding.
 
     python -m lab.benchmarks.peers.real TARGET DRAFT --peer transformers --results FILE.jsonl
-        [--prompts-per-kind 3] [--held-out] [--tokens 64] [--threads 2] [--table]
+        [--prompts-per-kind 3] [--held-out] [--tokens 64] [--threads 2] [--only REGEX] [--table]
+        [--dtype bfloat16]
     ... --peer mlx ...
     ... --peer dspark ...  (mlx-dspark 0.20.3 and what it imports, on PYTHONPATH)
     ... --peer llama --node FOLDER --gguf TARGET.gguf --draft-gguf DRAFT.gguf ...
 
-Float32, the prompts of `lab/prompts/real/`, the first ones of every kind, or those that
-`real_models.py` holds out. For every prompt all ways
-of a program run one after another, in an order that rotates. Greedy, but for those ways of
-Transformers that run at T = 0.7, beside plain sampling. Two models with one tokenizer are measured
-in the ways that need it, others in the ways across tokenizers. Every generation is a line of FILE,
-so a killed run goes on with the prompts that are not there; --table shows the lines of all
-programs. `in_llama.mjs` says what `--node` is for.
+Float32, or for Transformers what --dtype says, and for llama.cpp what its files hold. The prompts
+are those of `lab/prompts/real/`, the first ones of every kind, or those that `real_models.py` holds
+out. For every prompt all ways of a program run one after another, in an order that rotates. Greedy,
+but for those ways of Transformers that run at T = 0.7, beside plain sampling. Two models with one
+tokenizer are measured in the ways that need it, others in the ways across tokenizers. Every
+generation is a line of FILE, so a killed run goes on with the prompts that are not there; --table
+shows the lines of all programs. `in_llama.mjs` says what `--node` is for.
 
 Columns: tokens per pass of the target, passes of the draft model per pass of the target, speed by
 the clock relative to the same program's plain decoding, with its 95 % interval over prompts, and
@@ -23,6 +24,7 @@ the prompt.
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -53,7 +55,7 @@ _WARM_UP_TOKENS = 4
 
 
 def transformers_ways(
-    target: Path, draft: Path, tokens: int, threads: int, *, shared: bool
+    target: Path, draft: Path, tokens: int, threads: int, dtype: str, *, shared: bool
 ) -> Ways:
     """Plain, by prompt lookup and with the draft model, greedy and sampled. shared: both models
     have one tokenizer. Else it drafts with re-encoding (greedy) or in the common vocabulary
@@ -63,13 +65,13 @@ def transformers_ways(
     from lab.benchmarks.peers.in_transformers import Counted, Transformers
 
     torch.set_num_threads(threads)
-    ours = Counted(target)
+    ours = Counted(target, dtype)
     sampling = {"do_sample": True, "temperature": 0.7, "top_k": 0, "top_p": 1.0}
-    same = Counted(draft) if shared else None
+    same = Counted(draft, dtype) if shared else None
 
     def pair(k: int | None = None) -> Transformers:
         # The library prunes a draft model's head to the common vocabulary: each way has its own.
-        theirs = same or Counted(draft)
+        theirs = same or Counted(draft, dtype)
         return Transformers(
             ours, theirs, tokens=tokens, num_draft_tokens=k, endless=False, shared=shared
         )
@@ -210,6 +212,10 @@ def show(lines: Sequence[dict[str, Any]]) -> None:
     print(table([*head, "equal to plain"], rows))
 
 
+def _wanted(name: str, only: str) -> bool:
+    return name == PLAIN or re.search(only, name) is not None
+
+
 def _of(name: str) -> Callable[[dict[str, Any]], float]:
     return lambda line: float(line[name])
 
@@ -226,6 +232,8 @@ _PATH = click.Path(path_type=Path, exists=True)
 @click.option("--held-out", is_flag=True, help="Prompts that nothing was fitted to.")
 @click.option("--tokens", default=64, show_default=True)
 @click.option("--threads", default=2, show_default=True)
+@click.option("--only", default="", help="Only ways whose names match, and plain decoding.")
+@click.option("--dtype", default="float32", show_default=True, help="Of Transformers' models.")
 @click.option("--dictionary", "dictionaries", type=_PATH, multiple=True, help="For tokalign.")
 @click.option("--node", type=_PATH, help="The folder in which node-llama-cpp is installed.")
 @click.option("--gguf", type=_PATH)
@@ -240,6 +248,8 @@ def main(
     held_out: bool,
     tokens: int,
     threads: int,
+    only: str,
+    dtype: str,
     dictionaries: Sequence[Path],
     node: Path | None,
     gguf: Path | None,
@@ -259,14 +269,14 @@ def main(
             script = str(Path(__file__).with_name("in_llama.mjs"))
             words = [node, gguf, draft_gguf, tokens, threads]
             found = in_node(["node", script, *map(str, words)], left)
-        elif peer == "dspark":
-            found = in_python(dspark_ways(target, tokens), left)
-        elif peer == "mlx":
-            found = in_python(mlx_ways(target, draft, tokens, dictionaries, shared=shared), left)
         else:
-            found = in_python(
-                transformers_ways(target, draft, tokens, threads, shared=shared), left
-            )
+            if peer == "dspark":
+                ways = dspark_ways(target, tokens)
+            elif peer == "mlx":
+                ways = mlx_ways(target, draft, tokens, dictionaries, shared=shared)
+            else:
+                ways = transformers_ways(target, draft, tokens, threads, dtype, shared=shared)
+            found = in_python({n: w for n, w in ways.items() if _wanted(n, only)}, left)
         with results.open("a") as file:
             for line in found:
                 lines.append({"peer": peer, **line})
