@@ -1,13 +1,14 @@
 // llama.cpp through node-llama-cpp: a list of prompts on stdin, a JSON line per generation on stdout.
 //
-//     node in_llama.mjs MODULES TARGET.gguf DRAFT.gguf TOKENS THREADS < prompts.json
+//     node in_llama.mjs MODULES TARGET.gguf DRAFT.gguf TOKENS THREADS ONLY < prompts.json
 //
 // A prompt is {kind, number, ids}. Passes of both models are counted where their tokens are decoded.
-// A draft model with another vocabulary is refused by the library; its reason is a line too.
+// A draft model with another vocabulary is refused by the library; its reason is a line too. ONLY is
+// a regular expression: ways whose names match, and plain decoding, run.
 import path from "node:path";
 import {pathToFileURL} from "node:url";
 
-const [modules, targetFile, draftFile, tokens, threads] = process.argv.slice(2);
+const [modules, targetFile, draftFile, tokens, threads, only] = process.argv.slice(2);
 const entry = path.join(modules, "node_modules/node-llama-cpp/dist/index.js");
 const {getLlama, InputLookupTokenPredictor, DraftSequenceTokenPredictor} =
     await import(pathToFileURL(entry));
@@ -36,8 +37,12 @@ const conditions = {
     "plain": () => undefined,
     "input lookup, 3 ids": lookup(3),
     "input lookup, 10 ids": lookup(10),
+    // As it is, the target does not wait for a draft: one that is late is not verified.
     "draft model": () => new DraftSequenceTokenPredictor(draftSequence),
+    "draft model, 4 ids": () =>
+        new DraftSequenceTokenPredictor(draftSequence, {minTokens: 4, maxTokens: 4, minConfidence: 0}),
 };
+const wanted = Object.keys(conditions).filter((name) => name === "plain" || RegExp(only).test(name));
 
 async function run(name, ids, most) {
     const tokenPredictor = conditions[name](ids);
@@ -62,11 +67,11 @@ async function run(name, ids, most) {
 let given = "";
 for await (const part of process.stdin) given += part;
 const prompts = JSON.parse(given);
-for (const name of Object.keys(conditions)) await run(name, prompts[0].ids, 8); // warm up
+for (const name of wanted) await run(name, prompts[0].ids, 8); // warm up
 const broken = new Set();
 for (const [turn, {kind, number, ids}] of prompts.entries()) {
-    const names = Object.keys(conditions);
-    for (const name of [...names.slice(turn % names.length), ...names.slice(0, turn % names.length)]) {
+    const first = turn % wanted.length;
+    for (const name of [...wanted.slice(first), ...wanted.slice(0, first)]) {
         if (broken.has(name)) continue;
         const found = await run(name, ids, +tokens);
         if (found.error) broken.add(name);

@@ -267,7 +267,7 @@ def main(
         shared = read_tokenizer(target).fingerprint == read_tokenizer(draft).fingerprint
         if peer == "llama":
             script = str(Path(__file__).with_name("in_llama.mjs"))
-            words = [node, gguf, draft_gguf, tokens, threads]
+            words = [node, gguf, draft_gguf, tokens, threads, only]
             found = in_node(["node", script, *map(str, words)], left)
         else:
             if peer == "dspark":
