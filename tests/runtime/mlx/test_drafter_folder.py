@@ -27,6 +27,7 @@ from tokalign.errors import (
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.drafter_folder import load_drafter, save_drafter, target_fingerprints
 from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
+from tokalign.storage import write_file
 
 
 @pytest.fixture(scope="module")
@@ -64,8 +65,10 @@ def test_what_was_written_is_read_and_equal_drafters_are_equal_files(
 def test_an_interrupted_writing_leaves_the_old_drafter(
     target: LanguageModel[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
+    def interrupted(path: Path, content: Any, **how: Any) -> None:
+        if path.name == "config.json":
+            raise KeyboardInterrupt
+        write_file(path, content, **how)
 
     folder = saved(tmp_path, target, seed=1)
     monkeypatch.setattr("tokalign.runtime.mlx.drafter_folder.write_file", interrupted)

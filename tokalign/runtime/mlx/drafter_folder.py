@@ -8,9 +8,10 @@ mlx-lm takes files named `model*.safetensors` for weights of the target, so no f
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from hashlib import sha256
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -29,14 +30,13 @@ from tokalign.runtime.mlx.dflash import load_dflash
 from tokalign.runtime.mlx.dflash_config import is_block_drafter
 from tokalign.runtime.mlx.eagle3 import is_eagle3, load_eagle3
 from tokalign.runtime.mlx.gemma4_assistant import is_gemma4_assistant, load_gemma4_assistant
-from tokalign.runtime.mlx.hidden_states import HiddenStates
 from tokalign.runtime.mlx.mtp import holds_mtp, is_mtp, load_mtp
-from tokalign.runtime.mlx.published_drafter import read_drafter_json
+from tokalign.runtime.mlx.published_drafter import fill, load_arrays, read_drafter_json
 from tokalign.runtime.mlx.published_redrafter import is_redrafter, load_redrafter
 from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, RecurrentDrafter, TargetEnds
 from tokalign.runtime.mlx.trained_drafter import TrainedDrafter
 from tokalign.runtime.mlx.weights import content_fingerprint, once_per_model
-from tokalign.storage import TEMPORARY_SUFFIX, appearing, unwritable, write_file
+from tokalign.storage import FileState, file_state, write_file
 from tokalign.tables.finding import (
     DRAFTER_CONFIG,
     DRAFTER_FORMAT,
@@ -46,7 +46,6 @@ from tokalign.tables.finding import (
     Note,
     damaged_drafter,
     drafter_folders,
-    file_sha256,
     find_drafter_weights,
     read_drafter_config,
 )
@@ -81,14 +80,19 @@ def save_drafter(
 ) -> None:
     """Write a drafter into a folder, which is made if necessary, whole or not at all. target:
     `target_fingerprints`. training: for people to read. Raises: UsageError, OutputError."""
-    weights = _write_weights(folder, dict(tree_flatten(drafter.parameters())))
+    buffer = BytesIO()
+    mx.save_safetensors(buffer, dict(tree_flatten(drafter.parameters())))
+    data = buffer.getvalue()
+    digest = sha256(data).hexdigest()
+    weights = folder / DRAFTER_WEIGHTS.format(digest=digest[:12])
+    write_file(weights, data, parents=True)
     config = {
         "format": DRAFTER_FORMAT,
         "version": DRAFTER_VERSION,
         "drafter": drafter.config.to_json(),
         "target": dict(target),
         "weights": weights.name,
-        "sha256": file_sha256(weights),
+        "sha256": digest,
         "training": dict(training or {}),
     }
     write_file(folder / DRAFTER_CONFIG, json.dumps(config, indent=1, ensure_ascii=False) + "\n")
@@ -106,39 +110,13 @@ def load_drafter(folder: Path, target: Target) -> RecurrentDrafter:
     """
     config = read_drafter_config(folder)
     _require_target(folder, config["target"], target_fingerprints(target))
-    ends = TargetEnds.of(target.model)
+    ends, weights = TargetEnds.of(target.model), find_drafter_weights(folder, config)
     try:
         drafter = RecurrentDrafter(DrafterConfig(**config["drafter"]), ends)
-    except (TypeError, ValueError) as error:
+        fill(drafter, load_arrays(weights), None, name=weights.name)
+    except (TypeError, ValueError, BundleError) as error:
         raise damaged_drafter(folder, str(error)) from error
-    path = find_drafter_weights(folder, config)
-    try:
-        drafter.load_weights(str(path))
-    except (ValueError, RuntimeError) as error:
-        raise damaged_drafter(folder, " ".join(str(error).split())) from error
-    drafter.eval()
-    drafter.set_dtype(ends.dtype)
-    mx.eval(drafter.parameters())
     return drafter
-
-
-def _write_weights(folder: Path, weights: dict[str, Any]) -> Path:
-    """Write them under a name that their bytes give; return its path."""
-    written = folder / f".weights.{os.getpid()}{TEMPORARY_SUFFIX}"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        # An open file, not a path: mlx would hide why a write failed.
-        with written.open("wb") as file:
-            mx.save_safetensors(file, weights)
-        path = folder / DRAFTER_WEIGHTS.format(digest=file_sha256(written)[:12])
-        with appearing(path) as temporary:
-            written.replace(temporary)
-    except OSError as error:
-        raise unwritable(folder, error) from error
-    finally:
-        with suppress(OSError):
-            written.unlink(missing_ok=True)
-    return path
 
 
 def _require_target(folder: Path, wanted: Mapping[str, Any], target: Mapping[str, str]) -> None:
@@ -180,8 +158,8 @@ def _reader_of(folder: Path) -> Load | None:
 
 
 @once_per_model
-def _loaded(_: Any) -> dict[tuple[Path, str], TrainedDrafter]:
-    """The drafter that was loaded last for a model, by its folder and what tells its version."""
+def _loaded(_: Any) -> dict[tuple[Path, FileState | None], TrainedDrafter]:
+    """The drafter that was loaded last for a model, by its folder and the state of its config."""
     return {}
 
 
@@ -192,14 +170,10 @@ def named_drafter(folder: Path, target: Target, *, note: Note = lambda _: None) 
     states cannot be had.
     """
     loaded = _loaded(target.model)
-    load = _reader_of(folder)
-    if load is not None:
-        version = str((folder / DRAFTER_CONFIG).stat().st_mtime_ns)
-    else:
-        HiddenStates(target.model)
-        version = read_drafter_config(folder)["sha256"]
-    if (key := (folder.absolute(), version)) not in loaded:
+    key = folder.absolute(), file_state(folder / DRAFTER_CONFIG)
+    if key not in loaded:
         loaded.clear()
+        load = _reader_of(folder)
         loaded[key] = load(folder, target.model) if load else load_drafter(folder, target)
     note(f"drafter -> {shown_path(folder)}")
     return loaded[key]

@@ -120,14 +120,19 @@ def read_drafter_json(folder: Path) -> dict[str, Any]:
 def read_weights(folder: Path) -> dict[str, Array]:
     """All weights of a folder, lazy. Raises: BundleError."""
     weights: dict[str, Array] = {}
-    try:
-        for file in sorted(folder.glob("*.safetensors")):
-            weights |= cast("dict[str, Array]", mx.load(str(file)))
-    except (RuntimeError, ValueError) as error:
-        raise BundleError(f"{folder}: {' '.join(str(error).split())}; fetch it again") from error
+    for file in sorted(folder.glob("*.safetensors")):
+        weights |= load_arrays(file)
     if not weights:
         raise BundleError(f"{folder} has no safetensors files; fetch a version that has them")
     return weights
+
+
+def load_arrays(file: Path) -> dict[str, Array]:
+    """The arrays of a safetensors file, lazy. Raises: BundleError."""
+    try:
+        return cast("dict[str, Array]", mx.load(str(file)))
+    except (RuntimeError, ValueError) as error:
+        raise BundleError(f"{file}: {' '.join(str(error).split())}; fetch it again") from error
 
 
 def target_ids(offsets: Array | None, count: int, size: int, *, name: str) -> Array | None:
