@@ -100,13 +100,7 @@ class KeptRows:
     def before_last(self, ids: Sequence[int]) -> Array | None:
         """The row f[1, width] that chose the last of `ids`; None if no recent pass has computed it,
         as before the first pass."""
-        read, place = ids[:-1], len(ids) - 2
-        for pass_ in reversed(self._passes):
-            rows = pass_.along(read)
-            if 0 <= place - pass_.begin < len(rows):
-                row = rows[place - pass_.begin]
-                return pass_.rows[row : row + 1]
-        return None
+        return self._rows_of(ids, len(ids) - 2)[1]
 
     def take(self, ids: Sequence[int], first: int) -> tuple[int, Array | None]:
         """The rows of the ids from index `first` on, but for the last id, which no pass has read.
@@ -114,6 +108,11 @@ class KeptRows:
         Returns: the index of the first row, which is later than `first` where earlier ones are not
         known, and f[n, width]; None where none is known. Rows are given once, then let go.
         """
+        begin, rows = self._rows_of(ids, first)
+        self._passes = [pass_ for pass_ in self._passes if pass_.begin >= len(ids) - 1]
+        return begin, rows
+
+    def _rows_of(self, ids: Sequence[int], first: int) -> tuple[int, Array | None]:
         where = {
             pass_.begin + place: (number, row)
             for number, pass_ in enumerate(self._passes)
@@ -127,7 +126,6 @@ class KeptRows:
         for number, of_pass in groupby(found, key=itemgetter(0)):
             rows = [row for _, row in of_pass]
             parts.append(self._passes[number].rows[mx.array(rows)])
-        self._passes = [pass_ for pass_ in self._passes if pass_.begin >= end]
         return begin, mx.concatenate(parts) if parts else None
 
     def _add(self, pass_: _Pass) -> None:
