@@ -35,16 +35,10 @@ from tokalign.runtime.mlx.taps import MOST_ROWS, KeptRows, state_rows
 from tokalign.runtime.rounds import Array
 
 _NAMES = {
-    "fc": "fc",
-    "pre_fc_norm_embedding": "embedding_norm",
-    "pre_fc_norm_hidden": "hidden_norm",
-    "norm": "norm",
-}
-_NAMES_AFTER_LAST = {
-    "eh_proj": "fc",
-    "enorm": "embedding_norm",
-    "hnorm": "hidden_norm",
-    "shared_head.norm": "norm",
+    **dict.fromkeys(("fc", "eh_proj"), "fc"),
+    **dict.fromkeys(("pre_fc_norm_embedding", "enorm"), "embedding_norm"),
+    **dict.fromkeys(("pre_fc_norm_hidden", "hnorm"), "hidden_norm"),
+    **dict.fromkeys(("norm", "shared_head.norm"), "norm"),
 }
 _SHARED = ("embed_tokens.", "shared_head.head.")  # copies of the target's
 
@@ -145,21 +139,18 @@ def _own_weights(weights: Mapping[str, Array], target: Any) -> dict[str, Array]:
         m[1]: of for key, of in weights.items() if (m := re.fullmatch(r"(?:.*\.)?mtp\.(.*)", key))
     }
     after = _part(weights, f"model.layers.{len(target.layers)}.")
-    names = _NAMES
     if "eh_proj.weight" in after:
-        kept = {key: of for key, of in after.items() if not key.startswith(_SHARED)}
-        outside = tuple(f"{name}." for name in _NAMES_AFTER_LAST)
-        names = _NAMES_AFTER_LAST
-        found = {
-            key if key.startswith(outside) else f"layers.0.{key}": of for key, of in kept.items()
-        }
+        found = after
     elif "fc.weight" in weights:  # a folder that holds it alone
         found = dict(weights)
-    renamed = {}
-    for key, of in found.items():
-        stem, _, part = key.rpartition(".")
-        renamed[f"{names[stem]}.{part}" if stem in names else key] = of
-    return renamed
+    return {_renamed(key): of for key, of in found.items() if not key.startswith(_SHARED)}
+
+
+def _renamed(key: str) -> str:
+    stem, _, part = key.rpartition(".")
+    if stem in _NAMES:
+        return f"{_NAMES[stem]}.{part}"
+    return key if key.startswith("layers.") else f"layers.0.{key}"
 
 
 def _part(weights: Mapping[str, Array], prefix: str) -> dict[str, Array]:
