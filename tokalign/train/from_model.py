@@ -1,19 +1,21 @@
 """A target writes a corpus: what `--from-model` of `tokalign train` and `tokalign build` reads.
 
 The corpus has answers to prompts, or continuations of other text, as lines of a file that is read
-like any corpus. They are written in parts of `TEXTS`. A part depends on its number alone, so a
-killed run goes on after its last whole part and ends with the same bytes.
+like any corpus. They are written in parts of `TEXTS`, each a file until all are there. A part
+depends on its number alone, so a killed run goes on after its last part and ends with the same
+bytes.
 """
 
 from __future__ import annotations
 
 import json
-import os
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from hashlib import sha256
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
@@ -27,7 +29,7 @@ from tokalign.runtime.mlx.drafter_folder import target_fingerprints
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.request import Request
 from tokalign.runtime.rounds import Context
-from tokalign.storage import locked, unwritable
+from tokalign.storage import locked, write_file
 from tokalign.tokenizer.vocabulary import TargetId
 from tokalign.train.labels import shuffled
 from tokalign.train.options import Writing
@@ -64,72 +66,30 @@ def write_texts(
     with suppress(OSError), path.open("rb") as file:
         if file.read(len(head)) == head:
             return Corpus([path])
-    begun = path.with_name(f"{path.name}.part")
-    with locked(begun.with_suffix(".lock"), f"writing {path}", "wait until it has ended"):
+    folder = path.with_name(f"{path.name}.parts")
+    with locked(folder.with_suffix(".lock"), f"writing {path}", "wait until it has ended"):
         openings = _openings(target, corpus, options, stage)
-        try:
-            with stage(options.tokens, "the target writes") as advance:
-                _grow(begun, head, target, openings, options, advance)
-            if path.exists():
-                os.replace(path, path.with_name(f"{path.name}.previous"))
-            os.replace(begun, path)
-        except OSError as error:
-            raise unwritable(path, error) from error
+        parts, tokens, digest = list[bytes](), 0, sha256(head).hexdigest()[:12]
+        with stage(options.tokens, "the target writes") as advance:
+            while tokens < options.tokens:
+                part = folder / f"{digest}-{len(parts)}.jsonl"
+                if is_new := not part.exists():
+                    texts = _write(target, openings, options, len(parts), advance)
+                    lines = [_record(text=text, tokens=count) for text, count in texts]
+                    write_file(part, b"".join(lines), parents=True)
+                parts.append(part.read_bytes())
+                written = sum(json.loads(line)["tokens"] for line in parts[-1].splitlines())
+                advance(0 if is_new else written)
+                tokens += written
+        with suppress(FileNotFoundError):
+            path.replace(path.with_name(f"{path.name}.previous"))
+        write_file(path, b"".join([head, *parts]))
+        shutil.rmtree(folder, ignore_errors=True)
     return Corpus([path])
 
 
 def _record(**values: Any) -> bytes:
     return json.dumps(values, ensure_ascii=False).encode() + b"\n"
-
-
-def _grow(
-    path: Path,
-    head: bytes,
-    target: LanguageModel[TargetId],
-    openings: Sequence[list[TargetId]],
-    options: Writing,
-    advance: Progress,
-) -> None:
-    """Append parts until there are enough tokens. advance: called with how many tokens are new."""
-    # An answer is a text by itself; what is continued is a part of it, without BOS.
-    own = slice(0) if options.prompts else slice(len(with_bos(target.tokenizer, [])), None)
-    path.touch()
-    with path.open("r+b") as file:
-        part, tokens = _go_on(file, head)
-        advance(tokens)
-        while tokens < options.tokens:
-            numbers = range(part * TEXTS, (part + 1) * TEXTS)
-            some = [
-                openings[shuffled(len(openings), options.seed, epoch)[index]]
-                for epoch, index in (divmod(number, len(openings)) for number in numbers)
-            ]
-            written = _write(target, some, options, part, advance)
-            count = sum(map(len, written))
-            if count < TEXTS * _FEWEST_TOKENS:
-                raise CorpusError(
-                    f"{TEXTS} texts of the target had {count} tokens in all, so it has nothing to "
-                    "say after these lines; give others, with --prompts if they are prompts"
-                )
-            for opening, ids in zip(some, written, strict=True):
-                text = target.tokenizer.decode([*opening[own], *ids])
-                file.write(_record(text=text, tokens=len(ids)))
-            file.flush()
-            os.fsync(file.fileno())
-            part, tokens = part + 1, tokens + count
-
-
-def _go_on(file: BinaryIO, head: bytes) -> tuple[int, int]:
-    """How many whole parts are in a file and their tokens; what is not of a whole one is cut."""
-    lines = file.read().splitlines(keepends=True)
-    if lines[:1] != [head]:
-        lines = [head]
-        file.seek(0)
-        file.write(head)
-    ended = [line for line in lines[1:] if line.endswith(b"\n")]
-    whole = ended[: len(ended) // TEXTS * TEXTS]
-    file.truncate(len(head) + sum(map(len, whole)))
-    file.seek(0, os.SEEK_END)
-    return len(whole) // TEXTS, sum(int(json.loads(line)["tokens"]) for line in whole)
 
 
 def _write(
@@ -138,15 +98,21 @@ def _write(
     options: Writing,
     part: int,
     advance: Progress,
-) -> list[list[TargetId]]:
-    """What the target writes after each opening, without the id that ends it. Each text has a seed
-    of its own."""
-    decoder = Decoder(target=target, drafting=Drafting())
-    contexts = list[Context]()
-    seeds = np.random.default_rng((options.seed, part)).integers(1 << 32, size=len(openings))
+) -> list[tuple[str, int]]:
+    """The texts of a part, each with a seed of its own, and how many tokens the target wrote.
+
+    advance: called with how many tokens are new. Raises: CorpusError if they are too few.
+    """
+    numbers = range(part * TEXTS, (part + 1) * TEXTS)
+    some = [
+        openings[shuffled(len(openings), options.seed, epoch)[index]]
+        for epoch, index in (divmod(number, len(openings)) for number in numbers)
+    ]
+    seeds = np.random.default_rng((options.seed, part)).integers(1 << 32, size=TEXTS)
+    decoder, contexts = Decoder(target=target, drafting=Drafting()), list[Context]()
 
     def begin() -> Iterator[Generation]:
-        for opening, seed in zip(openings, seeds.tolist(), strict=True):
+        for opening, seed in zip(some, seeds.tolist(), strict=True):
             sampler = Sampling(temperature=options.temperature, seed=seed)
             request = Request(Prompt(target=opening), max_tokens=LENGTH, sampler=sampler)
             generation = Generation(decoder, request)
@@ -155,7 +121,19 @@ def _write(
 
     for results in together(begin(), decoder.open_batch(), at_once=AT_ONCE):
         advance(sum(len(pieces) for _, pieces in results))
-    return [[id_ for id_ in one.emitted if id_ not in target.stop_ids] for one in contexts]
+    written = [[id_ for id_ in one.emitted if id_ not in target.stop_ids] for one in contexts]
+    count = sum(map(len, written))
+    if count < TEXTS * _FEWEST_TOKENS:
+        raise CorpusError(
+            f"{TEXTS} texts of the target had {count} tokens in all, so it has nothing to say "
+            "after these lines; give others, with --prompts if they are prompts"
+        )
+    # An answer is a text by itself; what is continued is a part of it, without BOS.
+    own = slice(0) if options.prompts else slice(len(with_bos(target.tokenizer, [])), None)
+    return [
+        (target.tokenizer.decode([*opening[own], *ids]), len(ids))
+        for opening, ids in zip(some, written, strict=True)
+    ]
 
 
 def _openings(
