@@ -49,6 +49,16 @@ class ModelShape:
         h, attention = self.hidden_size, 2 * self.hidden_size + 2 * self.kv_width
         return self.layers * lora * (4 * h + attention + 3 * (h + self.intermediate_size))
 
+    def pass_bytes(self, rows: int, passes: int = 1) -> float:
+        """Bytes that the last of some passes of so many rows each holds: weights, cache, logits,
+        scores of a layer, activations, in float32."""
+        columns = rows * passes  # of the attention's scores
+        cache = columns * self.layers * 2 * self.kv_width
+        logits = 2 * rows * self.vocabulary_size
+        scores = 2 * self.heads * rows * columns
+        layer = rows * (6 * self.hidden_size + 3 * self.intermediate_size)
+        return self.weight_bytes + 4 * (cache + logits + scores + layer)
+
     @classmethod
     def from_config(cls, config: Mapping[str, Any], weight_bytes: float) -> Self:
         """Read `config.json`. Raises: KeyError for a configuration that lacks a size."""

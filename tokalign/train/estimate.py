@@ -142,7 +142,10 @@ def estimate(
         again += round(STRIDE * learned) * (not labels.labelling.keeps_states)
         disk += positions * work.size
         flop += learned * work.flop
-    labelling = [_pass_memory(target, labels) for labels, _ in parts]
+    labelling = [
+        target.pass_bytes(labels.window, max(1, labels.labelling.rows_per_position))
+        for labels, _ in parts
+    ]
     training = [
         work.held + _FLOAT * (_WEIGHT_COPIES * work.parameters + max(work.step, work.measured))
         for _, work in parts
@@ -155,15 +158,3 @@ def estimate(
         labelling_tflop=2.0 * target.parameters * rows / 1e12,
         training_tflop=(flop + 2.0 * target.parameters * again) / 1e12,
     )
-
-
-def _pass_memory(target: ModelShape, labels: LabelOptions) -> float:
-    """Bytes of the last pass over a window: weights, cache, logits, scores of a layer,
-    activations."""
-    window = labels.window
-    columns = window * max(1, labels.labelling.rows_per_position)  # of the attention's scores
-    cache = columns * target.layers * 2 * target.kv_width
-    logits = 2 * window * target.vocabulary_size
-    scores = 2 * target.heads * window * columns
-    layer = window * (6 * target.hidden_size + 3 * target.intermediate_size)
-    return target.weight_bytes + _FLOAT * (cache + logits + scores + layer)
