@@ -134,8 +134,8 @@ RUNS_MODELS = {
         "runtime/draft": "opening_knowledge trained",
         "serve": "answer app body completions connections decoding job keeping messages "
         "models openapi preparing request responses scheduler server streams waiting",
-        "train": "begun blocks drafters eagles from_model kinds labelled_corpus losses recurrent "
-        "run teaching windows",
+        "train": "begun blocks drafters eagles from_model kinds labelled_corpus losses "
+        "run teaching",
     }.items()
     for name in names.split()
 }

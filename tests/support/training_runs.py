@@ -15,7 +15,7 @@ from tokalign.runtime.decoder import LanguageModel
 from tokalign.train.kinds import LEARNERS
 from tokalign.train.labelled_corpus import label_corpus
 from tokalign.train.options import BlockShape, DrafterKind, FitOptions, Labelling, LabelOptions
-from tokalign.train.run import Evaluation, Trained, fit
+from tokalign.train.run import Evaluation, Training, fit
 
 FIT = FitOptions(epochs=3, batch=32, candidates=None, learning_rate=1e-2, evaluations=6)
 
@@ -42,7 +42,7 @@ class Train:
         kill: Callable[[str, int], bool] = lambda _label, _done: False,
         report: Callable[[Evaluation], None] = lambda _: None,
         **labelling: Any,
-    ) -> Trained:
+    ) -> Training:
         target, stage, workspace = self.target, killed_when(kill), folder / "workspace"
         shape = BlockShape(block=4, taps=(0, 1, 2), draft_vocabulary=300)
         layers = {} if kind == "redrafter" else {"future": 4, "taps": shape.taps}

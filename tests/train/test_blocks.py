@@ -24,12 +24,20 @@ from tokalign.runtime.mlx.dflash_session import DFlashSession
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.taps import LayerOutputs
 from tokalign.train.blocks import BlockLearner, block_states
+from tokalign.train.drafters import WindowBatches
 from tokalign.train.labelled_corpus import label_corpus
-from tokalign.train.options import BlockShape, DrafterKind, Labelling, LabelOptions, Loss
-from tokalign.train.run import Trained
-from tokalign.train.windows import WindowBatches
+from tokalign.train.options import (
+    BlockShape,
+    DrafterKind,
+    FitOptions,
+    Labelling,
+    LabelOptions,
+    Loss,
+)
+from tokalign.train.run import Training
 
 TAPS, WINDOW = (0, 1), 24
+WHOLE = FitOptions(batch=99, candidates=None)
 SHAPES: dict[str, dict[str, Any]] = {
     "whole": {},
     "causal": {"is_causal": True},
@@ -48,7 +56,7 @@ def test_blocks_of_a_batch_are_those_that_the_drafter_gives_one_by_one(shape: st
     drafter = random_block_drafter(model, **SHAPES[shape])
     labelling = Labelling(kind="text", future=6, taps=TAPS)
     labels = random_labels(2, WINDOW, **asdict(labelling))
-    made = WindowBatches(labels, labelling, window=WINDOW, size=99, vocabulary_size=96)
+    made = WindowBatches(labels, labelling, WHOLE, window=WINDOW, vocabulary_size=96)
     batch = made.drafts(np.array([0, 1]), 1)
     states = block_states(drafter, batch)
     for number, window in enumerate(batch.text.tolist()):
@@ -65,13 +73,13 @@ BLOCKS = replace(FIT, epochs=12, evaluations=4)
 
 
 @pytest.fixture(scope="module")
-def trained(train: Train, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Trained]:
+def trained(train: Train, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Training]:
     folder = tmp_path_factory.mktemp("whole")
     return folder / "drafter", train(folder, "dflash", BLOCKS)
 
 
 def test_it_learns_and_its_folder_drafts_what_was_measured(
-    target: LanguageModel[Any], trained: tuple[Path, Trained]
+    target: LanguageModel[Any], trained: tuple[Path, Training]
 ) -> None:
     folder, found = trained
     assert found.best > 0.05
@@ -86,7 +94,7 @@ def test_it_learns_and_its_folder_drafts_what_was_measured(
 
 
 def test_states_that_are_computed_again_are_those_on_disk(
-    train: Train, trained: tuple[Path, Trained], tmp_path: Path
+    train: Train, trained: tuple[Path, Training], tmp_path: Path
 ) -> None:
     """The labels have no states, and losses differ by how float16 rounds the states."""
     found = train(tmp_path, "dflash", BLOCKS, keeps_states=False)
@@ -107,7 +115,7 @@ def test_it_learns_from_what_the_target_finds_probable(
 
 
 def test_quantized_weights_are_not_continued(
-    train: Train, trained: tuple[Path, Trained], tmp_path: Path
+    train: Train, trained: tuple[Path, Training], tmp_path: Path
 ) -> None:
     written = files(trained[0])
     config = json.loads(written["config.json"]) | {"quantization": {"bits": 4, "group_size": 32}}

@@ -14,13 +14,14 @@ from random_models import random_model
 
 from tokalign.runtime.mlx.taps import LayerOutputs
 from tokalign.runtime.mlx.tree_attention import RowPositions, with_row_positions
+from tokalign.train.drafters import WindowBatches
 from tokalign.train.eagles import choose_ids, draft_states
 from tokalign.train.labelled_corpus import LabelledCorpus
 from tokalign.train.labels import Labels
-from tokalign.train.options import Kind, Labelling, LabelOptions
-from tokalign.train.windows import WindowBatches
+from tokalign.train.options import FitOptions, Kind, Labelling, LabelOptions
 
 TAPS, WINDOW = (0, 1, 2), 20
+WHOLE = FitOptions(batch=99, candidates=None)
 
 
 @pytest.mark.parametrize("kind", ["text", "greedy"])
@@ -31,7 +32,7 @@ def test_drafts_of_a_batch_are_those_of_a_cache(kind: Kind, norms: bool) -> None
     drafter = random_eagle(model, eagle_config(model, **changed))
     labelling = Labelling(kind=kind, future=4, taps=TAPS)
     labels = random_labels(2, WINDOW, layers=3, **asdict(labelling))
-    made = WindowBatches(labels, labelling, window=WINDOW, size=99, vocabulary_size=96)
+    made = WindowBatches(labels, labelling, WHOLE, window=WINDOW, vocabulary_size=96)
     batch = made.drafts(np.array([0, 1]), 1)
     found = draft_states(drafter, batch)
     positions = RowPositions()

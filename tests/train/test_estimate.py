@@ -24,9 +24,9 @@ from tokalign.runtime.mlx.weights import load_weights
 from tokalign.runtime.translation.base import Pair
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 from tokalign.train.estimate import estimate, recurrent_work, teaching_work
+from tokalign.train.kinds import RecurrentLearner
 from tokalign.train.labelled_corpus import LabelledCorpus, Labeller, label_corpus
 from tokalign.train.options import MOST_PROBABLE, FitOptions, Kind, Labelling, LabelOptions, Loss
-from tokalign.train.recurrent import RecurrentLearner
 from tokalign.train.run import Training, fit
 from tokalign.train.teaching import DraftLearner
 

@@ -13,9 +13,9 @@ from killed_runs import files
 from labelled import random_labels
 
 from tokalign.errors import BundleError, IncompatibleError
-from tokalign.train.labels import Candidates, Labels, open_labels, write_labels
-from tokalign.train.options import Labelling
-from tokalign.train.windows import WindowBatch, WindowBatches
+from tokalign.train.drafters import WindowBatch, WindowBatches
+from tokalign.train.labels import Candidates, LabelFile, Labels
+from tokalign.train.options import FitOptions, Labelling
 
 RECIPE = {"target": "a", "window": 8}
 WINDOWS = list(range(40))
@@ -28,14 +28,14 @@ def label(window: int, number: int) -> Labels:
 
 
 def whole(folder: Path) -> Path:
-    for _ in write_labels(folder, RECIPE, WINDOWS, label):
+    for _ in LabelFile(folder, RECIPE).write(WINDOWS, label):
         pass
     return folder
 
 
 def test_what_was_written_is_read(tmp_path: Path) -> None:
-    assert open_labels(tmp_path, RECIPE) is None
-    found = open_labels(whole(tmp_path), RECIPE)
+    assert LabelFile(tmp_path, RECIPE).labels is None
+    found = LabelFile(whole(tmp_path), RECIPE).labels
     assert found is not None
     expected = [label(number, number) for number in WINDOWS]
     assert np.array_equal(found.values, np.concatenate([one.values for one in expected]))
@@ -44,31 +44,31 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("windows", [1, 4, 17, 39])
 def test_killed_and_resumed_is_the_same(tmp_path: Path, windows: int) -> None:
-    part = write_labels(tmp_path / "a", RECIPE, WINDOWS, label)
+    part = LabelFile(tmp_path / "a", RECIPE).write(WINDOWS, label)
     list(islice(part, windows))
     part.close()
     (tmp_path / "a" / "labels.bin").open("ab").write(b"half a row")
-    assert open_labels(tmp_path / "a", RECIPE) is None
+    assert LabelFile(tmp_path / "a", RECIPE).labels is None
     assert files(whole(tmp_path / "a")) == files(whole(tmp_path / "b"))
 
 
 def test_a_run_killed_in_its_first_window_begins_anew(tmp_path: Path) -> None:
     expected = files(whole(tmp_path))["labels.bin"]
     (tmp_path / "labels.bin").write_bytes(expected[: expected.index(b"\n") + 20])
-    assert open_labels(tmp_path, RECIPE) is None
+    assert LabelFile(tmp_path, RECIPE).labels is None
     assert files(whole(tmp_path))["labels.bin"] == expected
 
 
 def test_labels_of_another_recipe_are_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(IncompatibleError, match="another window"):
-        list(write_labels(whole(tmp_path), RECIPE | {"window": 9}, WINDOWS, label))
+        LabelFile(whole(tmp_path), RECIPE | {"window": 9})
 
 
 def test_labels_beyond_the_last_window_are_refused(tmp_path: Path) -> None:
     path = whole(tmp_path) / "labels.bin"
     path.write_bytes(path.read_bytes() + bytes(400))
     with pytest.raises(BundleError, match="tokalign train"):
-        open_labels(tmp_path, RECIPE)
+        LabelFile(tmp_path, RECIPE)
 
 
 @pytest.mark.parametrize(
@@ -81,15 +81,16 @@ def test_a_forged_head_is_refused(tmp_path: Path, forged: list[Any]) -> None:
     _, records = path.read_bytes().split(b"\n", 1)
     path.write_bytes(json.dumps(forged).encode() + b"\n" + records)
     with pytest.raises(BundleError, match="tokalign train"):
-        open_labels(tmp_path, RECIPE)
+        LabelFile(tmp_path, RECIPE)
 
 
 VOCABULARY = 96
 
 
 def batches(candidates: int | None = None, *, size: int = 16, seed: int = 0) -> WindowBatches:
-    how = {"vocabulary_size": VOCABULARY, "candidates": candidates, "seed": seed}
-    return WindowBatches(random_labels(future=3), Labelling(future=3), size=size, **how)
+    options = FitOptions(batch=size, candidates=candidates, seed=seed)
+    labels, labelling = random_labels(future=3), Labelling(future=3)
+    return WindowBatches(labels, labelling, options, vocabulary_size=VOCABULARY)
 
 
 def rows_of(batch: WindowBatch) -> list[tuple[float, ...]]:

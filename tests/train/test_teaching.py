@@ -96,7 +96,8 @@ def test_the_marginal_is_the_sum_over_all_covers(pair: Pair, sentence: str, long
     extra = [Labeller(None, TEXT).label(pair.target.encode(t)) for t in every]
     texts = [*labels.texts(WINDOW), *[one.texts(len(one.ids))[0] for one in extra]]
     size = len(pair.draft.vocabulary)
-    lessons = Lessons(pair, texts, size=1, vocabulary_size=size, candidates=None, seed=0)
+    options = FitOptions(batch=1, candidates=None)
+    lessons = Lessons(pair, texts, options, window=WINDOW, vocabulary_size=size)
     lessons.part = lambda _: np.array([0])  # type: ignore[method-assign]
     lesson = lessons[0]
     logits = mx.random.normal((lesson.read.size, size), key=mx.random.key(3)) * 2
@@ -207,8 +208,8 @@ def test_the_marginal_among_candidates_estimates_the_whole_one(pair: Pair) -> No
     size = len(pair.draft.vocabulary)
 
     def lesson_of(candidates: int | None, seed: int = 0) -> Lesson:
-        more = {"candidates": candidates, "seed": seed}
-        return Lessons(pair, texts, size=1, vocabulary_size=size, **more)[0]
+        options = FitOptions(batch=1, candidates=candidates, seed=seed)
+        return Lessons(pair, texts, options, window=WINDOW, vocabulary_size=size)[0]
 
     read = lesson_of(None).read
     often = mx.array(

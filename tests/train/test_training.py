@@ -24,6 +24,7 @@ from tokalign.errors import BundleError, UsageError
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.drafter_folder import load_drafter
 from tokalign.tables.finding import read_drafter_config
+from tokalign.train.kinds import RecurrentLearner
 from tokalign.train.labelled_corpus import LabelledCorpus
 from tokalign.train.labels import Labels
 from tokalign.train.options import (
@@ -33,8 +34,7 @@ from tokalign.train.options import (
     Labelling,
     LabelOptions,
 )
-from tokalign.train.recurrent import RecurrentLearner
-from tokalign.train.run import Course, Evaluation, Training
+from tokalign.train.run import Evaluation, Training
 
 KINDS: tuple[DrafterKind, ...] = ("redrafter", "dflash", "eagle3")
 
@@ -45,7 +45,7 @@ def uninterrupted(
 ) -> Path:
     folder = tmp_path_factory.mktemp("whole")
     trained = train(folder)
-    assert trained.steps == 39
+    assert trained.step == trained.steps == 39
     assert trained.best > 0
     assert list((folder / "workspace").glob("run-*")) == []
     load_drafter(folder / "drafter", target)
@@ -95,10 +95,11 @@ def test_two_sets_of_labels_are_learned_in_turn_and_resumed_the_same(
                 learns_own=True,
                 kill=lambda s, d, a=where, b=when: s == a and d >= b,
             )
-    assert train(tmp_path, kind, learns_own=True) == once
+    resumed = train(tmp_path, kind, learns_own=True)
+    assert (resumed.step, resumed.record) == (once.step, once.record)
     assert files(tmp_path / "drafter") == files(tmp_path / "whole" / "drafter")
     alone = train(tmp_path / "alone", kind)
-    assert once.positions > alone.positions
+    assert once.record["positions"] > alone.record["positions"]
     assert files(tmp_path / "drafter") != files(tmp_path / "alone" / "drafter")
 
 
@@ -166,32 +167,34 @@ def test_training_stops_early_and_keeps_the_best(train: Train, tmp_path: Path) -
         patch.setattr(RecurrentLearner, "measure", lambda _: (accepted[len(seen)],))
         trained = train(tmp_path, options=fit, report=seen.append)
     assert [evaluation.is_best for evaluation in seen] == [True, False, True, False]
-    assert trained.stopped_early
+    assert trained.step < trained.steps
     assert trained.best == 0.4
     record = read_drafter_config(tmp_path / "drafter")["training"]
     assert (record["step"], record["accepted_by_depth"]) == (seen[2].step, [0.4])
 
 
-def evaluated(accepted: float, step: int) -> Evaluation:
-    more: Any = {"steps": 10, "loss": 1.0, "is_best": False}
-    return Evaluation(step=step, by_depth=(accepted,), **more)
+def is_over_after(*evaluated: tuple[float, int]) -> bool:
+    """Whether a run of ten steps with a patience of 1 ends after shares accepted at some steps."""
+    made = learner()
+    made.options = replace(made.options, patience=1)
+    training = Training(made, 10)
+    for accepted, step in evaluated:
+        training.step = step
+        training.evaluated((accepted,))
+    return training.is_over
 
 
 def test_patience_begins_with_the_first_guess_that_is_right() -> None:
-    course = Course()
-    for _ in range(3):
-        course = course.after(evaluated(0.0, 9))
-        assert not course.is_over(patience=1)
-    assert course.after(evaluated(0.1, 9)).after(evaluated(0.1, 9)).is_over(patience=1)
+    assert not is_over_after((0.0, 7), (0.0, 8), (0.0, 9))
+    assert not is_over_after((0.0, 7), (0.0, 8), (0.1, 9))
+    assert is_over_after((0.0, 7), (0.1, 8), (0.1, 9))
 
 
 def test_patience_begins_in_the_second_half() -> None:
-    course = Course().after(evaluated(0.4, 1))
-    for step in (2, 3, 5):
-        course = course.after(evaluated(0.3, step))
-        assert not course.is_over(patience=1)
-    assert course.after(evaluated(0.3, 6)).is_over(patience=1)
-    assert not course.after(evaluated(0.5, 6)).is_over(patience=1)
+    early = [(0.4, 1), (0.3, 2), (0.3, 3), (0.3, 5)]
+    assert not is_over_after(*early)
+    assert is_over_after(*early, (0.3, 6))
+    assert not is_over_after(*early, (0.5, 6))
 
 
 def test_a_run_that_diverges_is_ended_in_one_line_and_leaves_nothing(
@@ -212,7 +215,7 @@ def test_a_damaged_checkpoint_is_refused(
 ) -> None:
     with pytest.raises(Killed):
         train(tmp_path, kill=lambda s, d: s == "training" and d > 12)
-    (checkpoint,) = tmp_path.glob("workspace/run-*/checkpoint.safetensors")
+    (checkpoint,) = tmp_path.glob("workspace/run-*/state.safetensors")
     checkpoint.write_bytes(harm(checkpoint.read_bytes()))
     with pytest.raises(BundleError, match="training starts again"):
         train(tmp_path)

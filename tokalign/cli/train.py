@@ -220,20 +220,21 @@ def command(
     )
     name = "draft" if plan.kind == "model" else "drafter"
     if plan.kind != "model":
-        write_card(output, plan.kind, target)
+        write_card(output, plan.kind, target, trained.record)
     note(f"{name} -> {output}; the labels stay in {workspace} for other runs")
+    accepted = trained.best
     result = {
         "target": target,
         "kind": plan.kind,
         name: str(output),
         "parameters": trained.parameters,
-        "positions": trained.positions,
-        "steps": trained.steps,
-        "stopped_early": trained.stopped_early,
-        "accepted_per_round": round(trained.best, 4),
+        "positions": learner.positions,
+        "steps": trained.step,
+        "stopped_early": trained.step < trained.steps,
+        "accepted_per_round": round(accepted, 4),
     }
     verdict = (
-        f"{trained.best:.2f} ids a round are accepted on text that was held out. Use it with: "
+        f"{accepted:.2f} ids a round are accepted on text that was held out. Use it with: "
         f"tokalign decode --target {target} --{name} {output} ..."
     )
     show(result, lambda: f"{paragraph(verdict)}\n\n{table(rows(result))}")

@@ -10,10 +10,9 @@ losses.py                      what is compared with the target's probabilities
 run.py                         a run that can be killed: steps of AdamW, evaluations, the best kept
 card.py                        the model card
 
-drafters.py                    a drafter of any kind, on batches of windows (`windows.py`)
-    recurrent.py                   a recurrent one
+drafters.py                    a drafter of any kind, on batches of windows
     blocks.py, eagles.py           DFlash, EAGLE-3; `begun.py` is what these share
-    kinds.py                       the list of them
+    kinds.py                       the list of them, and the recurrent one
 teaching.py                    a draft model with any tokenizer
     lessons.py                     texts and labels -> what a batch adds up: covers of target tokens
 

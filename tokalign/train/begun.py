@@ -71,12 +71,6 @@ def _factors(norm: Any) -> Array:
     return norm(signs) * signs
 
 
-def by_key_head(projected: Array, windows: int, shared: int) -> Array:
-    """f[W * A, heads, rows, d] -> f[W, shared, A, heads / shared * rows, d]."""
-    count, dim = projected.shape[0] // windows, projected.shape[-1]
-    return projected.reshape(windows, count, shared, -1, dim).swapaxes(1, 2)
-
-
 def attend(
     queries: Array,
     window: tuple[Array, Array],
@@ -86,19 +80,27 @@ def attend(
 ) -> Array:
     """What A drafts of each of W windows attend to: their window, and their own rows.
 
-    queries: f[W, shared, A, rows, d], as of `by_key_head`. window: keys and values
-    f[W, shared, L, d]; own: f[W, shared, A, m, d]. seen: what is seen of the window, a bool array
-    that broadcasts to [A, rows, L]; among: of the own rows, bool[rows, m], or all.
-    Returns: f[W, A, shared, rows, d].
+    queries: f[W * A, heads, rows, d]. window: keys and values f[W, shared, L, d]; own: f[W * A,
+    shared, m, d]. seen: what is seen of the window, a bool array that broadcasts to [A, 1, rows,
+    L]; among: of the own rows, bool[rows, m], or all.
+    Returns: f[W * A, rows, heads * d].
     """
-    (keys, values), (own_keys, own_values) = window, own
-    flat, length = (*queries.shape[:2], -1), keys.shape[2]
-    queries = queries * queries.shape[-1] ** -0.5
-    outer = queries.reshape(*flat, queries.shape[-1]) @ keys.swapaxes(-1, -2)
-    inner = queries @ own_keys.swapaxes(-1, -2)
+    (keys, values), (windows, shared, length, dim) = window, window[0].shape
+    drafts, heads, rows, _ = queries.shape
+    # Queries that share keys are rows of one product.
+    queries, own_keys, own_values = (
+        part.reshape(windows, drafts // windows, shared, -1, dim).swapaxes(1, 2)
+        for part in (queries * dim**-0.5, *own)
+    )
+    flat = windows, shared, -1
+    by_head = *queries.shape[:3], heads // shared, rows
+    outer = queries.reshape(*flat, dim) @ keys.swapaxes(-1, -2)
+    inner = (queries @ own_keys.swapaxes(-1, -2)).reshape(*by_head, -1)
     if among is not None:
         inner = mx.where(among, inner, _NEVER)
-    outer = mx.where(seen, outer.reshape(*queries.shape[:-1], length), _NEVER)
+    outer = mx.where(seen, outer.reshape(*by_head, length), _NEVER)
     weights = mx.softmax(mx.concatenate([outer, inner], axis=-1), axis=-1)
     output = (weights[..., :length].reshape(*flat, length) @ values).reshape(queries.shape)
-    return (output + weights[..., length:] @ own_values).swapaxes(1, 2)
+    output = output + weights[..., length:].reshape(*queries.shape[:-1], -1) @ own_values
+    output = output.reshape(*by_head, dim).transpose(0, 2, 4, 1, 3, 5)
+    return output.reshape(drafts, rows, heads * dim)

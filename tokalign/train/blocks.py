@@ -8,7 +8,6 @@ the target's last layers, whose outputs the head can read. The network is that o
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -20,10 +19,8 @@ from tokalign.runtime.mlx.dflash_config import DFlashConfig
 from tokalign.runtime.mlx.published_drafter import read_drafter_json
 from tokalign.runtime.rounds import Array
 from tokalign.tokenizer.vocabulary import TargetId
-from tokalign.train.begun import attend, begin_as_target, by_key_head, target_sizes
-from tokalign.train.drafters import DrafterLearner
-from tokalign.train.options import BlockShape
-from tokalign.train.windows import WindowBatch
+from tokalign.train.begun import attend, begin_as_target, target_sizes
+from tokalign.train.drafters import DrafterLearner, Made, WindowBatch
 
 
 def block_states(drafter: DFlashDrafter, batch: WindowBatch) -> Array:
@@ -39,22 +36,17 @@ def block_states(drafter: DFlashDrafter, batch: WindowBatch) -> Array:
     context = drafter.hidden_norm(drafter.fc(batch.states.astype(mx.float32)))
     offsets = mx.tile(places + 1, windows)
     before = places[:, None] - mx.arange(context.shape[1])  # [A, L]: how far a position is back
+    rows = mx.arange(size)[:, None]
     for layer in drafter.layers:
         attention, x = layer.self_attn, layer.input_layernorm(block)
         window = attention.keys_and_values(context, 0)
-        shared = window[0].shape[1]
-        own_keys, own_values = (
-            by_key_head(part, windows, shared) for part in attention.keys_and_values(x, offsets)
-        )
-        queries = by_key_head(attention.queries(x, offsets), windows, shared)
-        rows = mx.tile(mx.arange(size), queries.shape[-2] // size)[:, None]
-        seen = (before >= 0)[:, None]
+        own = attention.keys_and_values(x, offsets)
+        seen = before[:, None, None] >= 0
         if attention.window is not None:  # a row sees one id less of the context with each row
-            seen = seen & (before[:, None] + 1 + rows < attention.window)
+            seen = seen & (before[:, None, None] + 1 + rows < attention.window)
         among = rows >= mx.arange(size) if attention.is_causal else None
-        output = attend(queries, window, (own_keys, own_values), seen, among)
-        output = output.reshape(windows * count, -1, size, output.shape[-1]).swapaxes(1, 2)
-        block = block + attention.o_proj(output.reshape(*block.shape[:2], -1))
+        queries = attention.queries(x, offsets)
+        block = block + attention.o_proj(attend(queries, window, own, seen, among))
         block = block + layer.mlp(layer.post_attention_layernorm(block))
     return drafter.norm(block[:, 1:]).reshape(windows, count, depth, -1)
 
@@ -70,12 +62,10 @@ def _mask(target: LanguageModel[TargetId]) -> int:
 class BlockLearner(DrafterLearner):
     """A block drafter (`DrafterLearner`)."""
 
-    def new(
-        self, target: LanguageModel[TargetId], shape: BlockShape
-    ) -> tuple[DFlashDrafter, dict[str, Any]]:
+    def new(self, target: LanguageModel[TargetId]) -> Made:
         """It begins with the target's last layers; `fc` passes on the tap that the first of these
         reads."""
-        model, sizes = target.model, target_sizes(target)
+        model, sizes, shape = target.model, target_sizes(target), self.shape
         taps = shape.read_of(len(model.layers))
         own = {
             "architectures": ["DFlashDraftModel"],
@@ -96,9 +86,7 @@ class BlockLearner(DrafterLearner):
             drafter.fc.weight[:, begin : begin + width] += mx.eye(width)
         return drafter, own
 
-    def continued(
-        self, target: LanguageModel[TargetId], folder: Path
-    ) -> tuple[DFlashDrafter, dict[str, Any]]:
+    def continued(self, target: LanguageModel[TargetId], folder: Path) -> Made:
         drafter = load_dflash(folder, target.model)
         if drafter.config.quantization:
             raise UsageError(f"{folder} has quantized weights; give the drafter in 16 bits")

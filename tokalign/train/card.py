@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from tokalign.storage import parse_json, write_file
-from tokalign.tables.finding import read_drafter_config
+from tokalign.storage import write_file
 from tokalign.train.options import OWN_LOSSES, DrafterKind
-
-RECORD = "training.json"
-"""How a drafter or a draft model was trained, for people to read."""
 
 _ABOUT = {
     "dflash": "A block drafter in the format of DFlash: in one pass it guesses the next {depth} "
@@ -21,13 +19,9 @@ _ABOUT = {
 }
 
 
-def write_card(folder: Path, kind: DrafterKind, target: str) -> None:
+def write_card(folder: Path, kind: DrafterKind, target: str, record: Mapping[str, Any]) -> None:
     """Write README.md, as `card.md` has it, into a trained drafter's folder. target: the name that
-    users load."""
-    if kind == "redrafter":
-        record = read_drafter_config(folder)["training"]
-    else:
-        record = parse_json((folder / RECORD).read_bytes())
+    users load. record: of its training."""
     by_depth, options, own = (record[k] for k in ("accepted_by_depth", "options", "own_text"))
     card = Path(__file__).with_name("card.md").read_text("utf-8")
     filled = card.format(

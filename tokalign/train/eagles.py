@@ -9,7 +9,6 @@ Source: EAGLE-3 (Li et al., 2025), section 3.2: several steps are trained on the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,22 +18,13 @@ from numpy.typing import NDArray
 
 from tokalign.errors import UsageError
 from tokalign.runtime.decoder import LanguageModel
-from tokalign.runtime.mlx.eagle3 import Eagle3Config, Eagle3Drafter, load_eagle3
-from tokalign.runtime.mlx.published_drafter import (
-    SHAPE_KEYS,
-    among_all,
-    by_head,
-    places_of,
-    read_drafter_json,
-)
+from tokalign.runtime.mlx.eagle3 import Eagle3Config, Eagle3Drafter, as_speculators, load_eagle3
+from tokalign.runtime.mlx.published_drafter import among_all, by_head, places_of, read_drafter_json
 from tokalign.runtime.mlx.recurrent_drafter import TargetEnds
 from tokalign.runtime.rounds import Array
 from tokalign.tokenizer.vocabulary import TargetId
-from tokalign.train.begun import attend, begin_as_target, by_key_head, target_sizes
-from tokalign.train.drafters import DrafterLearner, halved
-from tokalign.train.labelled_corpus import LabelledCorpus
-from tokalign.train.options import BlockShape, FitOptions
-from tokalign.train.windows import WindowBatch
+from tokalign.train.begun import attend, begin_as_target, target_sizes
+from tokalign.train.drafters import DrafterLearner, Made, WindowBatch, halved
 
 
 def draft_states(drafter: Eagle3Drafter, batch: WindowBatch) -> Array:
@@ -48,9 +38,9 @@ def draft_states(drafter: Eagle3Drafter, batch: WindowBatch) -> Array:
     before = _read(drafter, states[:, :-1], mx.array(batch.text[:, 1:]))
     dim = attention.head_dim
     keys, values = (by_head(part(before), dim) for part in (attention.k_proj, attention.v_proj))
-    window, shared = (attention.rope(keys, offset=1), values), keys.shape[1]
-    seen = (mx.arange(before.shape[1]) < places[:, None])[:, None]  # [A, 1, L - 1]
-    x, own_keys, own_values, outputs = states[:, places], list[Array](), list[Array](), []
+    window = attention.rope(keys, offset=1), values
+    seen = (mx.arange(before.shape[1]) < places[:, None])[:, None, None]  # [A, 1, 1, L - 1]
+    x, read_since, outputs = states[:, places], list[tuple[Array, Array]](), []
     for step in range(depth):
         read = _read(drafter, x, mx.array(batch.following[..., step]))
         heads = [
@@ -58,12 +48,13 @@ def draft_states(drafter: Eagle3Drafter, batch: WindowBatch) -> Array:
             for part in (attention.q_proj, attention.k_proj, attention.v_proj)
         ]
         offsets = mx.tile(places + 1 + step, windows)
-        heads[:2] = [attention.rope(part, offset=offsets) for part in heads[:2]]
-        queries, own_key, own_value = (by_key_head(part, windows, shared) for part in heads)
-        own_keys.append(own_key)
-        own_values.append(own_value)
-        own = mx.concatenate(own_keys, axis=-2), mx.concatenate(own_values, axis=-2)
-        output = attention.o_proj(attend(queries, window, own, seen).reshape(windows, count, -1))
+        queries, key = (attention.rope(part, offset=offsets) for part in heads[:2])
+        read_since.append((key, heads[2]))
+        own_keys, own_values = (
+            mx.concatenate([*parts], axis=-2) for parts in zip(*read_since, strict=True)
+        )
+        attended = attend(queries, window, (own_keys, own_values), seen)
+        output = attention.o_proj(attended.reshape(windows, count, -1))
         x = (layer.hidden_norm(x) if layer.adds_normed else x) + output
         x = x + layer.mlp(layer.post_attention_layernorm(x))
         outputs.append(x)
@@ -77,23 +68,6 @@ def _read(drafter: Eagle3Drafter, states: Array, ids: Array) -> Array:
     return mx.concatenate([embedded, layer.hidden_norm(states)], axis=-1)
 
 
-def _packaged(config: Mapping[str, Any], taps: Sequence[int]) -> dict[str, Any]:
-    """The `config.json` of `speculators` for a drafter with these sizes, or with any packaging."""
-    layer = {"model_type": "llama", **config, **config.get("transformer_layer_config", {})}
-    own = {
-        "architectures": ["Eagle3Speculator"],
-        "speculators_model_type": "eagle3",
-        "draft_vocab_size": layer["vocab_size"],
-        "norm_before_residual": bool(config.get("norm_before_residual")),
-        "norm_before_fc": bool(config.get("norm_before_fc")),
-        "target_hidden_size": config.get("target_hidden_size") or layer["hidden_size"],
-        "eagle_aux_hidden_state_layer_ids": [tap + 1 for tap in taps],
-    }
-    of_layer = SHAPE_KEYS - own.keys() | {"model_type"}
-    nested = {key: value for key, value in layer.items() if key in of_layer}
-    return {**own, "transformer_layer_config": nested}
-
-
 def choose_ids(following: NDArray[np.int32], count: int, size: int) -> NDArray[np.int32]:
     """The `count` ids of a vocabulary of `size` that are most frequent in i[n], ascending. Ties go
     to the lowest ids."""
@@ -104,52 +78,25 @@ def choose_ids(following: NDArray[np.int32], count: int, size: int) -> NDArray[n
 class EagleLearner(DrafterLearner):
     """An EAGLE-3 drafter (`DrafterLearner`). Its head is the target's at its most frequent ids."""
 
-    def __init__(
-        self,
-        target: LanguageModel[TargetId],
-        shape: BlockShape,
-        labels: LabelledCorpus,
-        options: FitOptions,
-        begin_with: Path | None = None,
-    ) -> None:
-        super().__init__(target, shape, labels, options, begin_with)
-        self._ends, following = TargetEnds.of(target.model), labels.following()
-        size = self._ends.vocabulary_size
-        known = choose_ids(following, shape.draft_vocabulary, size)
-        self._known, self._config["draft_vocab_size"] = mx.array(known), len(known)
-        heads: dict[str, NDArray[Any]] = {"the head knows": known}
-        if begin_with is not None:
-            logits = self.module.among_all(mx.zeros(self.module.config.draft_vocab_size))
-            heads = {"its head knew": np.flatnonzero(np.array(logits) == 0), **heads}
-        self.remarks = tuple(
-            f"{begins} {len(ids):,} of {size:,} ids, {np.isin(following, ids).mean():.2%} of the "
-            "labels"
-            for begins, ids in heads.items()
-        )
-
-    def new(
-        self, target: LanguageModel[TargetId], shape: BlockShape
-    ) -> tuple[Eagle3Drafter, dict[str, Any]]:
+    def new(self, target: LanguageModel[TargetId]) -> Made:
         """It begins with the target's last layer and norm; `fc` passes on the last tap. While it is
         trained, its head is the target's.
 
         Raises: UsageError for a number of taps that the format does not have.
         """
         model, sizes = target.model, target_sizes(target)
-        taps, width = shape.read_of(len(model.layers)), sizes["hidden_size"]
+        taps, width = self.shape.read_of(len(model.layers)), sizes["hidden_size"]
         if len(taps) != 3:
             raise UsageError(f"an EAGLE-3 drafter reads three layers, not {len(taps)}; give --taps")
         # Some targets' states are thousands, to which a layer would add nothing.
-        config = _packaged({**sizes, "num_hidden_layers": 1, "norm_before_fc": True}, taps)
-        shape_of = Eagle3Config.from_json(config, name="the new drafter")
-        drafter = Eagle3Drafter(shape_of, model)
+        config = as_speculators({**sizes, "num_hidden_layers": 1, "norm_before_fc": True}, taps)
+        read = Eagle3Config.from_json(config, name="the new drafter")
+        drafter = Eagle3Drafter(read, model)
         begin_as_target(drafter, model)
         drafter.fc.weight[:, -width:] += mx.eye(width)
-        return drafter, config
+        return drafter, self._with_head(target, config)
 
-    def continued(
-        self, target: LanguageModel[TargetId], folder: Path
-    ) -> tuple[Eagle3Drafter, dict[str, Any]]:
+    def continued(self, target: LanguageModel[TargetId], folder: Path) -> Made:
         """It is trained on with the target's head; its embedding, if it has one, stays."""
         drafter = load_eagle3(folder, target.model)
         if drafter.config.quantization or len(drafter.layers) != 1:
@@ -157,10 +104,26 @@ class EagleLearner(DrafterLearner):
                 f"{folder} has quantized weights or several layers; give an EAGLE-3 drafter of one "
                 "layer in 16 bits"
             )
+        logits = drafter.among_all(mx.zeros(drafter.config.draft_vocab_size))
+        self._remark("its head knew", np.flatnonzero(np.array(logits) == 0), logits.size)
         drafter.pop("lm_head", None)
         if "embed_tokens" in drafter:
             drafter.embed_tokens.freeze()
-        return drafter, _packaged(read_drafter_json(folder), drafter.config.taps(target.model))
+        config = as_speculators(read_drafter_json(folder), drafter.config.taps(target.model))
+        return drafter, self._with_head(target, config)
+
+    def _with_head(self, target: LanguageModel[TargetId], config: dict[str, Any]) -> dict[str, Any]:
+        """Choose the ids that the head knows; returns the config with how many there are."""
+        self._ends = TargetEnds.of(target.model)
+        size = self._ends.vocabulary_size
+        known = choose_ids(self.labels.following(), self.shape.draft_vocabulary, size)
+        self._remark("the head knows", known, size)
+        self._known = mx.array(known)
+        return config | {"draft_vocab_size": len(known)}
+
+    def _remark(self, begins: str, ids: NDArray[Any], size: int) -> None:
+        share = np.isin(self.labels.following(), ids).mean()
+        self.remarks.append(f"{begins} {len(ids):,} of {size:,} ids, {share:.2%} of the labels")
 
     def states(self, batch: WindowBatch) -> Array:
         return draft_states(self.module, batch)
@@ -170,9 +133,9 @@ class EagleLearner(DrafterLearner):
         logits = self.module.norm(states) @ self._ends.head_rows(known if ids is None else ids).T
         return among_all(logits, places_of(known, size)) if ids is None else logits
 
-    def shared_weights(self) -> dict[str, Array]:
+    def weights(self) -> dict[str, Array]:
         ids, size = self._known, self._ends.vocabulary_size
-        weights = {"lm_head.weight": halved(self._ends.head_rows(ids))}
+        weights = super().weights() | {"lm_head.weight": halved(self._ends.head_rows(ids))}
         if len(ids) == size:
             return weights
         knows = places_of(ids, size) < len(ids)

@@ -31,7 +31,7 @@ from tokalign.runtime.rounds import UNBOUNDED, Array
 from tokalign.storage import locked
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
-from tokalign.train.labels import NO_LABEL, Labels, open_labels, write_labels
+from tokalign.train.labels import NO_LABEL, LabelFile, Labels
 from tokalign.train.options import Labelling, LabelOptions
 
 
@@ -203,7 +203,7 @@ def label_corpus(
 ) -> LabelledCorpus:
     """Label a corpus; what is in the workspace already is not made again.
 
-    Raises: as `Corpus.lines`, `Labeller` and `write_labels`; CorpusError for a corpus that is too
+    Raises: as `Corpus.lines`, `Labeller` and `LabelFile`; CorpusError for a corpus that is too
         short; UsageError while another process labels into the workspace.
     """
     parts = {
@@ -215,20 +215,20 @@ def label_corpus(
     recipe = json.loads(json.dumps(parts))  # as it is read again
     how = {"held-out": _held_out(target, options), "labels": options.labelling}
 
-    def opened() -> list[Labels | None]:
-        return [open_labels(workspace / name, recipe) for name in how]
+    def files() -> list[LabelFile]:
+        return [LabelFile(workspace / name, recipe) for name in how]
 
-    if None in opened():
+    if any(file.labels is None for file in files()):
         doing, remedy = f"labelling into {workspace}", "wait until it has ended"
         with locked(workspace / "labels.lock", doing, remedy):
             texts = _windows(target, corpus, options, stage)
-            for (name, labelling), windows in zip(how.items(), texts, strict=True):
+            for file, (name, labelling), windows in zip(files(), how.items(), texts, strict=True):
                 label = Labeller(target.model, labelling).label
                 positions = labelling.positions_of(options.window) * len(windows)
                 with stage(positions, f"labelling {name}") as advance:
-                    for count in write_labels(workspace / name, recipe, windows, label):
+                    for count in file.write(windows, label):
                         advance(count)
-    held_out, training = opened()
+    held_out, training = [file.labels for file in files()]
     assert held_out is not None
     assert training is not None
     return LabelledCorpus(
@@ -246,14 +246,9 @@ def _windows(
     """The windows that are held out, and those to train on."""
     count = -(-options.held_out // options.window)
     training = -(-options.positions // options.labelling.positions_of(options.window))
-    windows = draw_windows(
-        corpus,
-        target.tokenizer,
-        length=options.window,
-        positions=options.window * (count + training),
-        seed=options.seed,
-        stage=stage,
-    )
+    positions = options.window * (count + training)
+    how = {"length": options.window, "positions": positions, "seed": options.seed}
+    windows = draw_windows(corpus, target.tokenizer, **how, stage=stage)
     if len(windows) <= count:
         raise CorpusError(
             f"the corpus has {len(windows)} windows of {options.window} tokens, and {count} "
@@ -265,7 +260,7 @@ def _windows(
 def _held_out(target: LanguageModel[TargetId], options: LabelOptions) -> Labelling:
     """The labelling of the positions held out; see `LabelOptions`."""
     own = options.labelling
-    if not own.future:
-        return own if own.kind == "text" else replace(own, kind="greedy")
-    branches = can_branch(target.model, make_prompt_cache(target.model))
-    return replace(own, kind="greedy" if branches else "text")
+    makes_passes = own.kind != "text"
+    if own.future:
+        makes_passes = can_branch(target.model, make_prompt_cache(target.model))
+    return replace(own, kind="greedy" if makes_passes else "text")

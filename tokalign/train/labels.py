@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +21,6 @@ from numpy.typing import NDArray
 from tokalign.errors import BundleError, IncompatibleError
 from tokalign.storage import parse_json, unwritable
 from tokalign.tokenizer.vocabulary import TargetId
-
-_FILE = "labels.bin"
 
 NO_LABEL = -1
 """In the place of an id: nothing follows."""
@@ -52,99 +50,80 @@ class Labels:
         return [Labels(self.values[part], self.ids[part]) for part in parts]
 
 
-def _record(width: int, future: int) -> np.dtype[Any]:
-    return np.dtype([("values", "<f2", (width,)), ("ids", "<i4", (future,))])
+class LabelFile:
+    """The labels of a folder: a line with the recipe and the sizes, then records by windows.
 
-
-class _File(NamedTuple):
-    """What a file of labels has, after a line with the recipe and the sizes.
-
-    windows: in the end; done: whole ones so far. positions: records of a window.
-    begin: of the first record. end: of the last whole window.
-    """
-
-    windows: int = 1
-    done: int = 0
-    positions: int = 0
-    record: np.dtype[Any] = _record(0, 0)
-    begin: int = 0
-
-    @property
-    def end(self) -> int:
-        return self.begin + self.done * self.positions * self.record.itemsize
-
-
-def write_labels(
-    folder: Path,
-    recipe: Mapping[str, Any],
-    windows: Sequence[Any],
-    label: Callable[[Any, int], Labels],
-) -> Iterator[int]:
-    """Label the windows that are not labelled yet; yields the positions of each as it is done.
-
-    recipe: what the labels depend on, as JSON. label: labels a window with its number.
-    Raises: as `open_labels`; UsageError or OutputError if labels cannot be written.
-    """
-    known = _read(folder, recipe)
-    if known.done:
-        yield known.done * known.positions
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with (folder / _FILE).open("ab") as file:
-            file.truncate(known.end)
-            for number in range(known.done, len(windows)):
-                labels = label(windows[number], number)
-                sizes = labels.values.shape[1], labels.ids.shape[1]
-                records = np.empty(len(labels.ids), _record(*sizes))
-                records["values"], records["ids"] = labels.values, labels.ids
-                if not number:
-                    head = [recipe, len(windows), len(records), *sizes]
-                    file.write(json.dumps(head).encode() + b"\n")
-                file.write(records.tobytes())
-                file.flush()
-                os.fsync(file.fileno())
-                yield len(records)
-    except OSError as error:
-        raise unwritable(folder, error) from error
-
-
-def open_labels(folder: Path, recipe: Mapping[str, Any]) -> Labels | None:
-    """The labels of a folder, memory-mapped; None if not all of them are there.
-
+    recipe: what the labels depend on, as JSON. labels: memory-mapped; None if some are missing.
     Raises: IncompatibleError for labels of another recipe; BundleError for damaged ones.
     """
-    known = _read(folder, recipe)
-    if known.done < known.windows:
-        return None
-    shape = (known.done * known.positions,)
-    records = np.memmap(folder / _FILE, known.record, "r", known.begin, shape)
-    return Labels(records["values"], records["ids"])
+
+    def __init__(self, folder: Path, recipe: Mapping[str, Any]) -> None:
+        self._folder, self._path, self._recipe = folder, folder / "labels.bin", recipe
+        self._done = self._positions = self._end = 0  # whole windows, their lengths, their end
+        self.labels: Labels | None = None
+        head = b""
+        if self._path.is_file():
+            with self._path.open("rb") as file:
+                head = file.readline()
+        if head.endswith(b"\n"):
+            self._read(head)
+
+    def _read(self, head: bytes) -> None:
+        remedy = f"remove {self._folder}, and label again with: tokalign train"
+        try:
+            theirs, windows, positions, *sizes = parse_json(head)
+            record = _record(*sizes)
+            done = (self._path.stat().st_size - len(head)) // (positions * record.itemsize)
+            if min(windows - done, windows, positions, *sizes) < 0 or not isinstance(theirs, dict):
+                raise ValueError("the sizes are not those of labels")
+        except (ValueError, TypeError, ZeroDivisionError) as error:
+            raise BundleError(f"{self._path} is damaged; {remedy}") from error
+        named = {**self._recipe, **theirs}
+        names = [name for name in named if self._recipe.get(name) != theirs.get(name)]
+        if names:
+            raise IncompatibleError(
+                f"the labels in {self._folder} were made with another "
+                f"{' and another '.join(names)}; give the same as then, another --workspace, or "
+                "remove that folder"
+            )
+        if not done:  # the head is written again, too
+            return
+        self._done, self._positions = done, positions
+        self._end = len(head) + done * positions * record.itemsize
+        if done == windows:
+            records = np.memmap(self._path, record, "r", len(head), (done * positions,))
+            self.labels = Labels(records["values"], records["ids"])
+
+    def write(self, windows: Sequence[Any], label: Callable[[Any, int], Labels]) -> Iterator[int]:
+        """Label the windows that are not labelled yet; yields the positions of each as it is done.
+
+        label: labels a window with its number. Raises: UsageError or OutputError if labels cannot
+        be written.
+        """
+        if self._done:
+            yield self._done * self._positions
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with self._path.open("ab") as file:
+                file.truncate(self._end)
+                for number in range(self._done, len(windows)):
+                    labels = label(windows[number], number)
+                    sizes = labels.values.shape[1], labels.ids.shape[1]
+                    records = np.empty(len(labels.ids), _record(*sizes))
+                    records["values"], records["ids"] = labels.values, labels.ids
+                    if not number:
+                        head = [self._recipe, len(windows), len(records), *sizes]
+                        file.write(json.dumps(head).encode() + b"\n")
+                    file.write(records.tobytes())
+                    file.flush()
+                    os.fsync(file.fileno())
+                    yield len(records)
+        except OSError as error:
+            raise unwritable(self._folder, error) from error
 
 
-def _read(folder: Path, recipe: Mapping[str, Any]) -> _File:
-    """What the file of a folder has; nothing before its first window is whole."""
-    path, remedy = folder / _FILE, f"remove {folder}, and label again with: tokalign train"
-    if not path.is_file():
-        return _File()
-    with path.open("rb") as file:
-        head = file.readline()
-    if not head.endswith(b"\n"):
-        return _File()
-    try:
-        theirs, windows, positions, *sizes = parse_json(head)
-        record = _record(*sizes)
-        done = (path.stat().st_size - len(head)) // (positions * record.itemsize)
-        if min(windows - done, windows, positions, *sizes) < 0 or not isinstance(theirs, dict):
-            raise ValueError("the sizes are not those of labels")
-    except (ValueError, TypeError, ZeroDivisionError) as error:
-        raise BundleError(f"{path} is damaged; {remedy}") from error
-    names = [name for name in {**recipe, **theirs} if recipe.get(name) != theirs.get(name)]
-    if names:
-        raise IncompatibleError(
-            f"the labels in {folder} were made with another {' and another '.join(names)}; "
-            f"give the same as then, another --workspace, or remove that folder"
-        )
-    return _File(windows, done, positions, record, len(head)) if done else _File()
+def _record(width: int, ids: int) -> np.dtype[Any]:
+    return np.dtype([("values", "<f2", (width,)), ("ids", "<i4", (ids,))])
 
 
 class Shuffled(ABC):
@@ -175,21 +154,16 @@ lab/results/block-drafter.md."""
 
 
 class InTurns:
-    """Batches of one set of labels, or of two in turn."""
+    """Batches of two sets of labels in turn."""
 
-    def __init__(self, sets: Sequence[Shuffled]) -> None:
+    def __init__(self, *sets: Shuffled) -> None:
         self._sets = sets
-        self._turns = tuple(turn for turn in _TURNS if turn < len(sets))
-
-    @property
-    def per_epoch(self) -> int:
-        return sum(batches.per_epoch for batches in self._sets)
+        self.per_epoch = sum(batches.per_epoch for batches in sets)
 
     def __getitem__(self, number: int) -> Any:
-        rounds, place = divmod(number, len(self._turns))
-        turn = self._turns[place]
-        before = self._turns[:place].count(turn)
-        return self._sets[turn][rounds * self._turns.count(turn) + before]
+        rounds, place = divmod(number, len(_TURNS))
+        turn = _TURNS[place]
+        return self._sets[turn][rounds * _TURNS.count(turn) + _TURNS[:place].count(turn)]
 
 
 @lru_cache(maxsize=4)

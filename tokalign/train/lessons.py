@@ -24,6 +24,7 @@ from tokalign.runtime.translation.whole_text import (
 )
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 from tokalign.train.labels import NO_LABEL, Candidates, Labels, Shuffled
+from tokalign.train.options import FitOptions
 
 ONE, ZERO = 0, 1
 """Sums that are always there."""
@@ -69,8 +70,8 @@ class Lesson:
 class Lessons(Shuffled):
     """The lessons of a training run.
 
-    size: texts of a lesson. candidates: as of `labels.Candidates`.
-    covers: whether labels are learned as sums over covers; the draft's own tokens always are.
+    window: ids of a text. options: the ids of a lesson, about, and how `Candidates` are drawn; the
+    draft's own tokens are always learned, labels as sums over covers only where a loss needs them.
     positions: how many boundaries are learned from.
     """
 
@@ -78,24 +79,22 @@ class Lessons(Shuffled):
         self,
         pair: Pair,
         texts: Sequence[Labels],
+        options: FitOptions,
         *,
-        size: int,
+        window: int,
         vocabulary_size: int,
-        candidates: int | None,
-        seed: int,
-        covers: bool = True,
     ) -> None:
-        self._pair, self._with_covers = pair, covers
+        self._pair, self._with_covers = pair, options.losses != ("text",)
         self._texts, self.positions = list[Labels](), 0
         seen = np.zeros(vocabulary_size, np.int64)
         for text, reading in readings_of(pair, texts):  # a text is read again where it is used:
             self._texts.append(text)  # boundaries of millions of tokens fill a memory
             self.positions += len(reading.boundaries)
             seen += np.bincount(reading.ids, minlength=vocabulary_size)
-        self._candidates = Candidates(seen, candidates)
+        self._candidates = Candidates(seen, options.candidates)
         roles = [token for token in pair.roles() if token < vocabulary_size]
         self.covers = TokenCovers(pair, {*map(DraftId, np.flatnonzero(seen).tolist()), *roles})
-        super().__init__(len(self._texts), size, seed)
+        super().__init__(len(self._texts), max(1, options.batch // window), options.seed)
 
     def __getitem__(self, number: int) -> Lesson:
         sums = _Sums(self.covers)

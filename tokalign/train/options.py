@@ -109,9 +109,10 @@ class BlockShape:
 class FitOptions:
     """How a drafter or a draft model is trained on labels.
 
-    epochs: how often each position is seen. batch, candidates, seed: as of `WindowBatches`.
-    learning_rate: as of `Training`. evaluations: how often acceptance is measured and state saved.
-    patience: training stops after this many evaluations without a better one; see `Course`.
+    epochs: how often each position is seen. batch: positions of a batch, about. candidates, seed:
+    as of `Candidates` and `Shuffled`. learning_rate: its peak. evaluations: how often acceptance is
+    measured and state saved. patience: training stops after this many evaluations without a better
+    one; see `Training`.
     losses: see `losses_of`. decay: the weight of a block's position over that of the one before it.
     lora: the rank of a draft model's LoRA adapters; None to train all layers. keep: the share of
         its own weights in the result.

@@ -11,8 +11,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from hashlib import sha256
 from math import cos, isfinite, pi
 from pathlib import Path
@@ -26,11 +25,10 @@ from mlx.utils import tree_flatten, tree_map, tree_unflatten
 
 from tokalign.build.corpus import Stage, silent
 from tokalign.errors import BundleError, UsageError
+from tokalign.runtime.mlx.weights import write_weights
 from tokalign.runtime.rounds import Array
-from tokalign.storage import TEMPORARY_SUFFIX, appearing, locked
-from tokalign.tables.finding import DRAFTER_CONFIG, DRAFTER_WEIGHTS
+from tokalign.storage import locked, write_file
 from tokalign.train.labelled_corpus import LabelledCorpus
-from tokalign.train.labels import InTurns
 from tokalign.train.options import FitOptions
 
 _WARM_UP, _LAST_RATE, _MOST_NORM = 0.03, 0.02, 1.0
@@ -41,7 +39,8 @@ gradients are cut to."""
 class Learner(Protocol):
     """What a run trains, and on what.
 
-    module: the model whose trainable parameters are trained. positions: how many the batches have.
+    module: the model whose trainable parameters are trained. batches: by their numbers, `per_epoch`
+    of them have each position once. positions: how many that are.
     identity: what the result depends on besides labels and options, as JSON. loss: in nats.
     measure: `Evaluation.by_depth` of the present weights. save: writes them as a folder that loads,
     with a record for people.
@@ -50,7 +49,7 @@ class Learner(Protocol):
     options: FitOptions
     labels: LabelledCorpus
     module: Any
-    batches: InTurns
+    batches: Any
     positions: int
     identity: Any
 
@@ -79,17 +78,6 @@ class Evaluation:
         return sum(self.by_depth)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trained:
-    """A finished run. parameters: those trained. best: guesses accepted per round."""
-
-    parameters: int
-    positions: int
-    steps: int
-    best: float
-    stopped_early: bool
-
-
 def fit(
     learner: Learner,
     output: Path,
@@ -97,8 +85,8 @@ def fit(
     *,
     stage: Stage = silent,
     report: Callable[[Evaluation], None] = lambda _: None,
-) -> Trained:
-    """Train, and write the best into `output`.
+) -> Training:
+    """Train, and write the best into `output`; returns the run as it has ended.
 
     report: called after every evaluation.
     Raises: as `Learner.save` and `Training.resume`; UsageError where training diverges, and while
@@ -108,55 +96,30 @@ def fit(
     recipes = [labels.recipe for labels in learner.labels.sets]
     identity = json.dumps([learner.identity, recipes, asdict(options)], sort_keys=True)
     folder = workspace / f"run-{sha256(identity.encode()).hexdigest()[:12]}"
-    best, checkpoint = folder / "best", folder / "checkpoint.safetensors"
+    best, state = folder / "best.safetensors", folder / "state.safetensors"
     with locked(folder / "training.lock", f"training in {folder}", "wait until it has ended"):
-        training, losses = Training(learner), list[float]()
-        course, steps = training.resume(checkpoint), training.steps
-        every = max(1, steps // options.evaluations)
-        with stage(steps, "training") as advance:
+        training = Training(learner)
+        training.resume(state)
+        every = max(1, training.steps // options.evaluations)
+        with stage(training.steps, "training") as advance:
             advance(training.step)
-            while training.step < steps and not course.is_over(options.patience):
-                losses.append(training.advance())
-                if training.step % every == 0 or training.step == steps:
-                    evaluation = Evaluation(
-                        step=training.step,
-                        steps=steps,
-                        loss=sum(losses) / len(losses),
-                        by_depth=(by_depth := learner.measure()),
-                        is_best=sum(by_depth) > course.best,
-                    )
+            while not training.is_over:
+                training.advance()
+                if training.step % every == 0 or training.step == training.steps:
+                    evaluation = training.evaluated(learner.measure())
                     if evaluation.is_best:
-                        learner.save(best, _record(learner, evaluation))
-                    course = course.after(evaluation)
-                    training.write(checkpoint, course)
-                    losses.clear()
+                        record = json.dumps(_record(learner, evaluation))
+                        write_weights(best, training.weights(), {"record": record})
+                    training.write(state)
                     report(evaluation)
                 advance(1)
-        _publish(best, output)
-        checkpoint.unlink()  # first: a run cannot go on from it without its best weights
+        weights, notes = cast("tuple[Any, Any]", mx.load(str(best), return_metadata=True))
+        learner.module.update(tree_unflatten([*weights.items()]))
+        training.record = json.loads(notes["record"])
+        learner.save(output, training.record)
+        state.unlink()  # first: a run cannot go on from it without its best weights
         shutil.rmtree(folder, ignore_errors=True)
-    return Trained(
-        parameters=sum(w.size for _, w in tree_flatten(learner.module.trainable_parameters())),
-        positions=learner.positions,
-        steps=training.step,
-        best=course.best,
-        stopped_early=training.step < steps,
-    )
-
-
-def _publish(best: Path, output: Path) -> None:
-    """Copy a folder. `config.json` is last: until then the output is what it was before.
-
-    Raises: UsageError or OutputError if it cannot be written.
-    """
-    files = [path for path in best.iterdir() if path.suffix != TEMPORARY_SUFFIX]
-    for path in sorted(files, key=lambda path: (path.name == DRAFTER_CONFIG, path.name)):
-        with appearing(output / path.name, parents=True) as temporary:
-            shutil.copyfile(path, temporary)
-    for old in output.glob(DRAFTER_WEIGHTS.format(digest="*")):
-        if not (best / old.name).exists():
-            with suppress(OSError):
-                old.unlink()
+    return training
 
 
 def _record(learner: Learner, evaluation: Evaluation) -> dict[str, Any]:
@@ -171,33 +134,6 @@ def _record(learner: Learner, evaluation: Evaluation) -> dict[str, Any]:
         "target": first["target"],
         "accepted_by_depth": [round(share, 4) for share in evaluation.by_depth],
     }
-
-
-@dataclass(frozen=True, slots=True)
-class Course:
-    """How the evaluations of a run went.
-
-    best: the most guesses accepted per round so far. since_best: evaluations since then, of those
-        in the second half of the steps. In the first half the learning rate is high, and a model
-        that was taught before gets worse before it gets better.
-    """
-
-    best: float = -1.0
-    since_best: int = 0
-
-    def after(self, evaluation: Evaluation) -> Course:
-        """The course after one more evaluation."""
-        if evaluation.accepted_per_round > self.best:
-            return Course(evaluation.accepted_per_round)
-        is_late = evaluation.step > evaluation.steps / 2
-        return replace(self, since_best=self.since_best + is_late)
-
-    def is_over(self, patience: int | None) -> bool:
-        """Whether this many evaluations have brought nothing better; None for never.
-
-        A run in which no guess has been right yet has not begun to learn, so it goes on.
-        """
-        return patience is not None and self.best > 0 and self.since_best >= patience
 
 
 class _RowwiseAdamW(optim.AdamW):  # type: ignore[misc]  # mlx does not tell its type
@@ -223,17 +159,48 @@ class Training:
     """A learner's module and its optimizer after `step` of `steps` steps.
 
     Trainable parameters are trained in float32. steps: by default those of the learner's epochs.
+    best: the most guesses accepted per round so far. since_best: evaluations since then, of those
+    in the second half of the steps. In the first half the learning rate is high, and a model that
+    was taught before gets worse before it gets better.
+    record: for people, of the weights that were written.
     """
 
     def __init__(self, learner: Learner, steps: int | None = None) -> None:
-        self._module, self._batches = learner.module, learner.batches
-        self._peak, epochs = learner.options.learning_rate, learner.options.epochs
-        self.step, self.steps = 0, steps or max(1, round(epochs * self._batches.per_epoch))
+        self._module, self._batches, options = learner.module, learner.batches, learner.options
+        self._peak, self._patience = options.learning_rate, options.patience
+        self.step = self.since_best = 0
+        self.steps = steps or max(1, round(options.epochs * self._batches.per_epoch))
+        self.best, self._losses, self.record = -1.0, list[float](), dict[str, Any]()
         weights = self._module.trainable_parameters()
         self._module.update(tree_map(lambda weight: weight.astype(mx.float32), weights))
         self._gradients = nn.value_and_grad(self._module, learner.loss)
         self._optimizer = _RowwiseAdamW(self._peak, betas=[0.9, 0.98], weight_decay=0.01)
         self._optimizer.init(self._module.trainable_parameters())
+
+    @property
+    def parameters(self) -> int:
+        """How many numbers are trained."""
+        return sum(weight.size for weight in self.weights().values())
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all steps are made, or as many evaluations as patience allows have brought
+        nothing better. A run in which no guess has been right yet has not begun to learn."""
+        patience = self._patience
+        is_stuck = patience is not None and self.best > 0 and self.since_best >= patience
+        return self.step == self.steps or is_stuck
+
+    def evaluated(self, by_depth: tuple[float, ...]) -> Evaluation:
+        """Take note of how good the present weights are."""
+        is_best = sum(by_depth) > self.best
+        if is_best:
+            self.best, self.since_best = sum(by_depth), 0
+        elif self.step > self.steps / 2:
+            self.since_best += 1
+        loss, self._losses = sum(self._losses) / max(1, len(self._losses)), []
+        return Evaluation(
+            step=self.step, steps=self.steps, loss=loss, by_depth=by_depth, is_best=is_best
+        )
 
     def rate(self, step: int) -> float:
         """The learning rate of a step, the first of which is 0; it falls along a cosine."""
@@ -256,49 +223,44 @@ class Training:
                 f"the loss has to be a number, but it is {loss.item()} in step {self.step}; give a "
                 "lower --learning-rate"
             )
-        return float(loss.item())
+        self._losses.append(float(loss.item()))
+        return self._losses[-1]
+
+    def weights(self) -> dict[str, Array]:
+        """Those that are trained, by their names."""
+        return dict(cast("Any", tree_flatten(self._module.trainable_parameters())))
 
     def _arrays(self) -> dict[str, Any]:
         weights, state = self._module.trainable_parameters(), self._optimizer.state
         return dict(cast("Any", tree_flatten({"weights": weights, "optimizer": state})))
 
-    def write(self, path: Path, course: Course) -> None:
+    def write(self, path: Path) -> None:
         """Write the state of a run. Raises: UsageError or OutputError if it cannot be written."""
         arrays = self._arrays()
-        notes = {"step": json.dumps(self.step), "course": json.dumps(asdict(course))}
-        notes["sha256"] = _digest(arrays)
-        write_weights(path, arrays, **notes)
+        course = {"step": self.step, "best": self.best, "since_best": self.since_best}
+        write_weights(path, arrays, {"course": json.dumps(course), "sha256": _digest(arrays)})
 
-    def resume(self, path: Path) -> Course:
+    def resume(self, path: Path) -> None:
         """Go on from the state that was written, if one was. Raises: BundleError if damaged."""
         if not path.is_file():
-            return Course()
+            return
         try:
             arrays, notes = cast("tuple[Any, Any]", mx.load(str(path), return_metadata=True))
             # In the order of a fresh state, in which the norm of the gradients is summed up.
             saved = {name: arrays[name] for name in self._arrays()}
             if _digest(saved) != notes["sha256"]:
                 raise ValueError("these are not the arrays that were written")
-            course = Course(**json.loads(notes["course"]))
+            course = json.loads(notes["course"])
+            self.step, self.best, self.since_best = (
+                course[name] for name in ("step", "best", "since_best")
+            )
         except (RuntimeError, ValueError, KeyError) as error:
             raise BundleError(
                 f"the checkpoint {path} is damaged; remove it, and training starts again"
             ) from error
-        state: Any = tree_unflatten([*saved.items()])
-        self._module.update(state["weights"])
-        self._optimizer.state = state["optimizer"]
-        self.step = json.loads(notes["step"])
-        return course
-
-
-WEIGHTS = "model.safetensors"
-
-
-def write_weights(path: Path, weights: dict[str, Array], **notes: str) -> None:
-    """Raises: UsageError or OutputError if they cannot be written."""
-    # An open file, not a path: mlx would hide why a write failed.
-    with appearing(path, parents=True) as temporary, temporary.open("wb") as file:
-        mx.save_safetensors(file, weights, {"format": "mlx", **notes})
+        read: Any = tree_unflatten([*saved.items()])
+        self._module.update(read["weights"])
+        self._optimizer.state = read["optimizer"]
 
 
 def _digest(arrays: Mapping[str, Any]) -> str:
@@ -306,3 +268,9 @@ def _digest(arrays: Mapping[str, Any]) -> str:
     for name, array in arrays.items():
         digest.update(name.encode() + np.array(array).tobytes())
     return digest.hexdigest()
+
+
+def write_record(folder: Path, record: Mapping[str, Any]) -> None:
+    """Write for people how a drafter or a draft model was trained. Raises: as `write_file`."""
+    told = json.dumps(record, indent=1, ensure_ascii=False)
+    write_file(folder / "training.json", told + "\n", parents=True)

@@ -8,9 +8,6 @@ draft's own.
 
 from __future__ import annotations
 
-import json
-import shutil
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,24 +21,22 @@ from mlx_lm.tuner.utils import linear_to_lora_layers
 
 from tokalign.errors import CorpusError
 from tokalign.runtime.decoder import LanguageModel
-from tokalign.runtime.mlx.hidden_states import find_head
-from tokalign.runtime.mlx.published_drafter import read_weights
+from tokalign.runtime.mlx.drafter_folder import remove_old_weights
+from tokalign.runtime.mlx.hidden_states import body_and_head, find_head
+from tokalign.runtime.mlx.model_folder import save_like
 from tokalign.runtime.mlx.twins import twin_of
 from tokalign.runtime.mlx.weights import content_fingerprint, vocabulary_size
 from tokalign.runtime.rounds import Array
 from tokalign.runtime.translation.base import Pair
 from tokalign.runtime.translation.whole_text import TokenCovers
-from tokalign.storage import unwritable, write_file
 from tokalign.tokenizer.vocabulary import DraftId
-from tokalign.train.card import RECORD
 from tokalign.train.labelled_corpus import LabelledCorpus
-from tokalign.train.labels import NO_LABEL, InTurns
+from tokalign.train.labels import NO_LABEL
 from tokalign.train.lessons import Lesson, Lessons, readings_of
 from tokalign.train.losses import losses_of
 from tokalign.train.options import FitOptions, Loss
-from tokalign.train.run import WEIGHTS, write_weights
+from tokalign.train.run import write_record
 
-_WEIGHT_FILES = "*.safetensors", "*.safetensors.index.json", "*.bin", "*.pth", "*.gguf", RECORD
 _LEAST = 1e-30
 _SCALE = 2.0
 
@@ -92,17 +87,9 @@ class DraftLearner:
         self.module = model = draft.model
         self.identity, window = content_fingerprint(model), labels.options.window
         size = vocabulary_size(model)
-        lessons = Lessons(
-            pair,
-            labels.training.texts(window),
-            size=max(1, options.batch // window),
-            vocabulary_size=size,
-            candidates=options.candidates,
-            seed=options.seed,
-            covers=options.losses != ("text",),
-        )
-        self.batches = InTurns([lessons])
-        self.positions = lessons.positions
+        texts = labels.training.texts(window)
+        self.batches = Lessons(pair, texts, options, window=window, vocabulary_size=size)
+        self.positions = self.batches.positions
         self._covers = TokenCovers(pair, map(DraftId, range(min(size, len(pair.draft.vocabulary)))))
         self._held_out = [*readings_of(pair, labels.held_out.texts(window))]
         if not self.positions or not self._held_out:
@@ -110,10 +97,10 @@ class DraftLearner:
                 "the draft model's tokenizer does not spell these texts as the target's does, so "
                 "nothing can be learned from them; give other text"
             )
-        self._ends = _usual_ends(model)
+        self._ends = body_and_head(model)
         if self._ends is None:  # a batch would move the rows of every id
-            for module in (*_embeddings(model), find_head(model)):
-                if module is not None:
+            for module in model.modules():
+                if module is find_head(model) or isinstance(module, nn.Embedding):
                     module.freeze()
         if options.lora:
             mx.random.seed(options.seed)
@@ -170,51 +157,8 @@ class DraftLearner:
         """LoRA adapters are fused."""
         own = self._draft.folder
         assert own is not None, "it was loaded from a folder"
-        dtype = _number_format(own)
         with self._averaged():
             fused = twin_of(self.module, lambda layer: layer.fuse() if "lora_a" in layer else None)
-            fused.set_dtype(dtype)
-            weights = dict(tree_flatten(fused.parameters()))
-        _copy(own, folder)
-        write_file(folder / RECORD, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
-        write_weights(folder / WEIGHTS, weights)
-
-
-def _embeddings(model: Any) -> list[nn.Embedding]:
-    return [module for module in model.modules() if isinstance(module, nn.Embedding)]
-
-
-def _usual_ends(model: Any) -> tuple[Any, Any] | None:
-    """All before a model's head, and the head, whose rows times hidden states are the logits, so
-    that those of some ids can be computed; None for a model where a trial shows that they are not.
-    """
-    head, body = find_head(model), getattr(model, "model", None)
-    if head is None or body is None or len(_embeddings(model)) != 1 or {"scales", "bias"} & {*head}:
-        return None
-    tokens = mx.array([[3, 1, 2]])
-    theirs = model(tokens)[..., 1:4].astype(mx.float32)
-    try:
-        ours = (body(tokens) @ head.weight[1:4].T).astype(mx.float32)
-        return (body, head) if bool(mx.allclose(theirs, ours, 1e-3, 1e-3)) else None
-    except (TypeError, ValueError):  # the body takes other arguments, or gives other shapes
-        return None
-
-
-def _copy(source: Path, folder: Path) -> None:
-    """Copy everything but weights. Raises: UsageError or OutputError if it cannot be written."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for path in source.iterdir():
-            if path.is_file() and not any(path.match(kind) for kind in _WEIGHT_FILES):
-                shutil.copyfile(path, folder / path.name)
-    except OSError as error:
-        raise unwritable(folder, error) from error
-
-
-def _number_format(folder: Path) -> Any:
-    """The number format that most floating-point weights of a folder have."""
-    counts: Counter[Any] = Counter()
-    for weight in read_weights(folder).values():  # lazy: only headers are read
-        if mx.issubdtype(weight.dtype, mx.floating):
-            counts[weight.dtype] += weight.size
-    return counts.most_common(1)[0][0]
+            save_like(own, folder, dict(tree_flatten(fused.parameters())))
+        write_record(folder, record)
+        remove_old_weights(folder)

@@ -96,8 +96,13 @@ def save_drafter(
         "training": dict(training or {}),
     }
     write_file(folder / DRAFTER_CONFIG, json.dumps(config, indent=1, ensure_ascii=False) + "\n")
+    remove_old_weights(folder, weights)
+
+
+def remove_old_weights(folder: Path, kept: Path | None = None) -> None:
+    """Remove the weights of recurrent drafters that were in a folder before."""
     for old in folder.glob(DRAFTER_WEIGHTS.format(digest="*")):
-        if old != weights:
+        if old != kept:
             with suppress(OSError):
                 old.unlink()
 

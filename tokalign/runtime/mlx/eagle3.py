@@ -145,6 +145,24 @@ def is_eagle3(config: Mapping[str, Any]) -> bool:
     return kind == "eagle3" and "draft_vocab_size" in config
 
 
+def as_speculators(config: Mapping[str, Any], taps: Sequence[int]) -> dict[str, Any]:
+    """The `config.json` of `speculators` for a drafter with a config of any layout, or with these
+    sizes. taps: the layers whose outputs it reads."""
+    layer = {"model_type": "llama", **config, **config.get("transformer_layer_config", {})}
+    own = {
+        "architectures": ["Eagle3Speculator"],
+        "speculators_model_type": "eagle3",
+        "draft_vocab_size": layer["vocab_size"],
+        "norm_before_residual": bool(config.get("norm_before_residual")),
+        "norm_before_fc": bool(config.get("norm_before_fc")),
+        "target_hidden_size": config.get("target_hidden_size") or layer["hidden_size"],
+        _INPUTS: [tap + 1 for tap in taps],
+    }
+    of_layer = SHAPE_KEYS - own.keys() | {"model_type"}
+    nested = {key: value for key, value in layer.items() if key in of_layer}
+    return {**own, "transformer_layer_config": nested}
+
+
 def load_eagle3(folder: Path, target: Any) -> Eagle3Drafter:
     """Read the drafter in a folder, for a loaded target, whose number format it takes.
 

@@ -104,6 +104,24 @@ def as_head(module: Any) -> Callable[[Array], Array]:
     return head
 
 
+def body_and_head(model: Any) -> tuple[Any, Any] | None:
+    """All before a model's head, and the head, whose rows times hidden states are the logits, so
+    that those of some ids can be computed; None for a model where a trial shows that they are not.
+    """
+    head, body = find_head(model), getattr(model, "model", None)
+    if head is None or body is None or {"scales", "bias"} & {*head}:
+        return None
+    if sum(isinstance(module, nn.Embedding) for module in model.modules()) != 1:
+        return None
+    tokens = mx.array([[3, 1, 2]])
+    theirs = model(tokens)[..., 1:4].astype(mx.float32)
+    try:
+        ours = (body(tokens) @ head.weight[1:4].T).astype(mx.float32)
+        return (body, head) if bool(mx.allclose(theirs, ours, 1e-3, 1e-3)) else None
+    except (TypeError, ValueError):  # the body takes other arguments, or gives other shapes
+        return None
+
+
 def _gives_logits(module: Any, size: int) -> bool:
     weight = module.get("weight")
     return isinstance(weight, mx.array) and weight.ndim == 2 and weight.shape[0] >= size

@@ -173,6 +173,11 @@ class LayerOutputs:
             tap.clear()
         return outputs
 
+    def read(self, ids: Any) -> Array:
+        """The outputs f[texts, rows, layers * width] for ids i[texts, rows], as constants."""
+        self.model(mx.array(ids))
+        return mx.stop_gradient(self.take_all())
+
 
 def taps_of(model: Any, layers: Sequence[int]) -> KeptRows:
     """The latest rows of `LayerOutputs`. Raises: as that."""

@@ -25,6 +25,7 @@ from mlx_lm.utils import load_config, load_model, load_tokenizer
 from tokalign.errors import IncompatibleError, MissingAssetError, UsageError
 from tokalign.runtime.cost import Machine
 from tokalign.runtime.rounds import UNBOUNDED
+from tokalign.storage import appearing
 
 _QUANTIZED = (nn.QuantizedLinear, nn.QuantizedEmbedding)
 
@@ -126,6 +127,14 @@ def content_fingerprint(model: Any) -> str:
             values = values.astype(mx.float16)
         digest.update(repr((name, weight.shape, values.tolist())).encode())
     return digest.hexdigest()
+
+
+def write_weights(path: Path, weights: dict[str, Any], notes: dict[str, str] | None = None) -> None:
+    """Write a safetensors file, and the folders it lies in. Raises: UsageError or OutputError if it
+    cannot be written."""
+    # An open file, not a path: mlx would hide why a write failed.
+    with appearing(path, parents=True) as temporary, temporary.open("wb") as file:
+        mx.save_safetensors(file, weights, notes)
 
 
 def weight_bytes(model: Any) -> int:
