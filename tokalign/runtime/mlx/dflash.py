@@ -11,7 +11,8 @@ Source: DFlash (z-lab), DFlash 2 and DSpark (DeepSpec): the published layouts, a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,12 @@ import mlx.nn as nn
 from mlx_lm.models.llama import Attention, TransformerBlock
 
 from tokalign.runtime.mlx.dflash_config import SLIDING, DFlashConfig
-from tokalign.runtime.mlx.dflash_heads import ConfidenceHead, GroupedConvolution, chain_head
+from tokalign.runtime.mlx.dflash_heads import (
+    CandidateSelector,
+    ConfidenceHead,
+    GroupedConvolution,
+    MarkovHead,
+)
 from tokalign.runtime.mlx.dflash_session import DFlashSession
 from tokalign.runtime.mlx.published_drafter import (
     TapsDrafter,
@@ -92,17 +98,13 @@ class DFlashLayer(TransformerBlock):  # type: ignore[misc]
             self.mlp_conv = GroupedConvolution(config)
 
     def __call__(self, block: Array, context: Array, known: WindowCache) -> Array:
-        convolves = "attention_conv" in self
-        read, added = self.input_layernorm(block), None
-        if convolves:
-            read, added = self.attention_conv.before(read)
-        attended = self.self_attn(read, context, known)
-        block = block + (self.attention_conv.after(attended, added) if convolves else attended)
-        read = self.post_attention_layernorm(block)
-        if convolves:
-            read, added = self.mlp_conv.before(read)
-        output = self.mlp(read)
-        return block + (self.mlp_conv.after(output, added) if convolves else output)
+        attend = partial(self.self_attn, context=context, known=known)
+        block = block + self._part("attention_conv", attend, self.input_layernorm(block))
+        return block + self._part("mlp_conv", self.mlp, self.post_attention_layernorm(block))
+
+    def _part(self, convolution: str, part: Callable[[Array], Array], x: Array) -> Array:
+        output: Array = self[convolution](x, part) if convolution in self else part(x)
+        return output
 
 
 class DFlashDrafter(TapsDrafter):
@@ -116,9 +118,10 @@ class DFlashDrafter(TapsDrafter):
         self._scale = scale * config.input_embedding_scale
         self.hidden_norm = nn.RMSNorm(width, eps=config.rms_norm_eps)
         self.layers = [DFlashLayer(config, kind) for kind in config.layer_types]
-        self._head_name, head = chain_head(config) or ("", None)
-        if head is not None:
-            self[self._head_name] = head
+        if config.markov_rank:
+            self.markov_head = MarkovHead(config)
+        if config.selector_rank:
+            self.candidate_selector = CandidateSelector(config)
         if config.enable_confidence_head:
             markov = config.markov_rank if config.confidence_head_with_markov else 0
             self.confidence_head = ConfidenceHead(width + markov)
@@ -161,16 +164,16 @@ class DFlashDrafter(TapsDrafter):
         return logits
 
     @property
-    def links(self) -> bool:
-        """Whether it can tell what a position is after a certain id."""
-        return bool(self._head_name)
+    def links(self) -> Any:
+        """What can tell what a position is after a certain id; None without it."""
+        return self.get("markov_head", self.get("candidate_selector"))
 
     def after(self, hidden: Array, logits: Array, before: Array) -> Array:
         """Logits f[n, m, vocabulary of the target] of n positions after the ids i[n, m].
 
         logits: from `own_logits`.
         """
-        return self.among_all(self[self._head_name].after(hidden, logits, before))
+        return self.among_all(self.links.after(hidden, logits, before))
 
     def confidence(self, hidden: Array, before: Array) -> Array | None:
         """The log-odds f[n] that guesses of n positions are accepted, after the ids i[n]; None for

@@ -8,7 +8,7 @@ compares.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -30,14 +30,11 @@ class GroupedConvolution(nn.Module):  # type: ignore[misc]
         )
         self._taps, self._group = taps, config.conv_group_size
 
-    def before(self, x: Array) -> tuple[Array, Array]:
-        """The convolved input f[1, block, width], and what `after` needs."""
+    def __call__(self, x: Array, part: Callable[[Array], Array]) -> Array:
+        """What a part of a layer makes of x f[1, block, width], both convolved."""
         added = self.kernel_projection(x).reshape(*x.shape[:2], 2, self._taps, -1, 1)
-        return self._convolved(x, added[:, :, 0], 0), added[:, :, 1]
-
-    def after(self, x: Array, added: Array) -> Array:
-        """The convolved output f[1, block, width]. added: from `before`."""
-        return self._convolved(x, added, 1)
+        output = part(self._convolved(x, added[:, :, 0], 0))
+        return self._convolved(output, added[:, :, 1], 1)
 
     def _convolved(self, x: Array, added: Array, side: int) -> Array:
         grouped = x.reshape(*x.shape[:2], -1, self._group)
@@ -49,16 +46,7 @@ class GroupedConvolution(nn.Module):  # type: ignore[misc]
         return output.reshape(x.shape)
 
 
-class ChainHead(nn.Module, ABC):  # type: ignore[misc]
-    """Makes the logits of a position those after a certain id."""
-
-    @abstractmethod
-    def after(self, hidden: Array, logits: Array, before: Array) -> Array:
-        """hidden: f[positions, width]. logits: f[positions, vocabulary] whatever comes before.
-        before: i[positions, n], of the target. Returns f[positions, n, vocabulary]."""
-
-
-class MarkovHead(ChainHead):
+class MarkovHead(nn.Module):  # type: ignore[misc]
     """Adds a matrix of low rank to the logits, the row of the id before."""
 
     def __init__(self, config: DFlashConfig) -> None:
@@ -67,11 +55,12 @@ class MarkovHead(ChainHead):
         self.markov_w2 = nn.Linear(config.markov_rank, config.draft_vocab_size, bias=False)
 
     def after(self, hidden: Array, logits: Array, before: Array) -> Array:
-        """See `ChainHead`."""
+        """Logits f[n, m, vocabulary] of n positions after the ids i[n, m] of the target. hidden:
+        f[n, width]. logits: f[n, vocabulary] whatever comes before."""
         return logits[:, None] + self.markov_w2(self.markov_w1(before))
 
 
-class CandidateSelector(ChainHead):
+class CandidateSelector(nn.Module):  # type: ignore[misc]
     """Scores the most probable ids of a position by the id before; others get -inf."""
 
     def __init__(self, config: DFlashConfig) -> None:
@@ -83,7 +72,7 @@ class CandidateSelector(ChainHead):
         self._count = min(config.selector_top_k, size)
 
     def after(self, hidden: Array, logits: Array, before: Array) -> Array:
-        """See `ChainHead`."""
+        """See `MarkovHead`."""
         candidates = mx.argpartition(logits, -self._count, axis=-1)[:, -self._count :]
         context = self.predecessor_codebook[before] * self.hidden_projection(hidden)[:, None]
         links = context @ self.successor_codebook[candidates].swapaxes(1, 2)
@@ -103,12 +92,3 @@ class ConfidenceHead(nn.Module):  # type: ignore[misc]
     def __call__(self, features: Array) -> Array:
         """f[positions, reads] -> f[positions]."""
         return self.proj(features)[:, 0]
-
-
-def chain_head(config: DFlashConfig) -> tuple[str, ChainHead] | None:
-    """The head that a configuration asks for, and its name among the weights; None without one."""
-    if config.markov_rank:
-        return "markov_head", MarkovHead(config)
-    if config.selector_rank:
-        return "candidate_selector", CandidateSelector(config)
-    return None
