@@ -87,7 +87,7 @@ def counted(
     for ids in texts:
         block: BeamDrafter | None = None
         if drafter is not None:
-            outputs = LayerOutputs(target.model, drafter.config.taps(target.model))
+            outputs = LayerOutputs(target.model, drafter.config.taps(len(target.model.layers)))
             outputs.model(mx.array([ids]))
             rows = TapsOfText(outputs.take(), prompt)
             session = CachedSession(drafter, rows)  # type: ignore[arg-type]

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from tokalign.cli.output import note, progress
@@ -101,7 +100,7 @@ class TrainPlan:
                 layers=len(read.layer_types), block=read.block_size, taps=read.target_layer_ids
             )
         eagle = Eagle3Config.from_json(config, name=name)
-        return replace(shape, taps=eagle.taps(SimpleNamespace(layers=range(layers))))
+        return replace(shape, taps=eagle.taps(layers))
 
     @property
     def reads_layers(self) -> bool:

@@ -109,7 +109,8 @@ class EagleLearner(DrafterLearner):
         drafter.pop("lm_head", None)
         if "embed_tokens" in drafter:
             drafter.embed_tokens.freeze()
-        config = as_speculators(read_drafter_json(folder), drafter.config.taps(target.model))
+        taps = drafter.config.taps(len(target.model.layers))
+        config = as_speculators(read_drafter_json(folder), taps)
         return drafter, self._with_head(target, config)
 
     def _with_head(self, target: LanguageModel[TargetId], config: dict[str, Any]) -> dict[str, Any]:

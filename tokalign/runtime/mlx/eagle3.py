@@ -77,10 +77,9 @@ class Eagle3Config(DrafterShape):
                 layers = [layer - 1 for layer in inputs]
             return cls.read({**config, "target_layer_ids": layers})
 
-    def taps(self, target: Any) -> tuple[int, ...]:
-        """The layers of a target whose outputs it reads."""
-        count = len(target.layers)
-        return self.target_layer_ids or (1, count // 2 - 1, count - 4)
+    def taps(self, layers: int) -> tuple[int, ...]:
+        """The layers whose outputs it reads, of a target with so many."""
+        return self.target_layer_ids or (1, layers // 2 - 1, layers - 4)
 
 
 class FirstLayer(TransformerBlock):  # type: ignore[misc]
@@ -107,7 +106,7 @@ class Eagle3Drafter(TapsDrafter, CachedDrafter):
     """The network. Raises: IncompatibleError for a target of another size."""
 
     def __init__(self, config: Eagle3Config, target: Any) -> None:
-        super().__init__(config, config.taps(target), target)
+        super().__init__(config, config.taps(len(target.layers)), target)
         self.config = config
         if config.norm_before_fc:
             self.input_norm = nn.RMSNorm(self.fc.weight.shape[1], eps=config.rms_norm_eps)
