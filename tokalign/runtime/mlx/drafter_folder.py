@@ -197,11 +197,11 @@ def find_drafter(target: Target, *, note: Note = lambda _: None) -> TrainedDraft
         folders.append(target.folder)
     for folder in folders:
         try:
-            if _reader_of(folder) is not None:
-                return named_drafter(folder, target, note=note)
-            made_for = read_drafter_config(folder)["target"]
-            if made_for.get("tokenizer") == target.tokenizer.fingerprint:
-                return named_drafter(folder, target, note=note)
+            if _reader_of(folder) is None:
+                made_for = read_drafter_config(folder)["target"]
+                if made_for.get("tokenizer") != target.tokenizer.fingerprint:
+                    continue
+            return named_drafter(folder, target, note=note)
         except TokalignError as error:
             note(f"{error}; it is not used")
     if published is not None and downloaded is None:

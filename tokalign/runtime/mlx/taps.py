@@ -7,7 +7,7 @@ the path that was accepted are given. Nothing is waited for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -54,22 +54,18 @@ class KeptRows:
     """The rows of a session's latest passes.
 
     model: to be called in the place of the session's; it shares the weights. latest: gives the rows
-    f[n, width] of its latest call. most: how many are kept; 0 for those of the last context id and
-    the tree, of two passes.
+    f[n, width] of its latest call, and lets them go. most: how many are kept; 0 for those of the
+    last context id and the tree, of two passes.
     """
 
-    def __init__(self, model: Any, latest: Callable[[], Array], most: int = 0) -> None:
-        self.model, self._latest, self._most = model, latest, most
+    def __init__(self, watched: HiddenStates | LayerOutputs, most: int) -> None:
+        self.model, self.latest, self._most = watched.model, watched.take, most
         self._passes: list[_Pass] = []
         self._noted: list[tuple[int, Array]] = []  # of passes whose ids are told later
 
-    def latest(self) -> Array:
-        """The rows f[n, width] of the latest call of `model`; they are let go then."""
-        return self._latest()
-
     def note(self, begin: int, rows: Array = None) -> None:
         """A pass has read rows from this position on. rows: None for those of the latest call."""
-        self._noted.append((begin, self._latest() if rows is None else rows))
+        self._noted.append((begin, self.latest() if rows is None else rows))
         while len(self._noted) > 1 and _count(rows for _, rows in self._noted) > self._most:
             del self._noted[0]
 
@@ -140,8 +136,7 @@ def _count(parts: Iterable[Array]) -> int:
 
 def state_rows(model: Any, most: int = 0) -> KeptRows:
     """The last hidden states of a model. most: as of `KeptRows`. Raises: as `HiddenStates`."""
-    states = HiddenStates(model)
-    return KeptRows(states.model, states.take, most)
+    return KeptRows(HiddenStates(model), most)
 
 
 class _Tapped:
@@ -160,7 +155,28 @@ class LayerOutputs:
     some layers. Raises: IncompatibleError for a model that does not have these layers."""
 
     def __init__(self, model: Any, layers: Sequence[int]) -> None:
-        self.model, self._taps = _tapped(model, layers)
+        own, kind = getattr(model, "layers", None), getattr(model, "model_type", "model")
+        if not isinstance(own, list) or not all(0 <= index < len(own) for index in layers):
+            raise IncompatibleError(
+                f"the drafter reads the outputs of layers {', '.join(map(str, layers))}, which a "
+                f"{kind} model with {len(own) if isinstance(own, list) else 'no'} layers does not "
+                "have; give the target that it was trained for"
+            )
+        self._taps: list[list[Array]] = [[] for _ in layers]
+        tapped = {id(own[index]): tap for index, tap in zip(layers, self._taps, strict=True)}
+
+        def replace(module: Any) -> Any:
+            tap = tapped.get(id(module))
+            return None if tap is None else mixed_in(_Tapped, module, _tap=tap)
+
+        self.model = twin_of(model, replace)
+        self.model(mx.zeros((1, 1), mx.uint32))  # lazy: no layer is computed
+        if any(len(tap) != 1 or tap[0].ndim != 3 or tap[0].shape[0] != 1 for tap in self._taps):
+            raise IncompatibleError(
+                f"the layers of a {kind} model do not give one output for each id, so a drafter "
+                "cannot read them; leave --drafter out"
+            )
+        self.take()
 
     def take(self) -> Array:
         """The outputs f[rows, layers * width] of the latest pass, lazy; they are let go then."""
@@ -181,33 +197,4 @@ class LayerOutputs:
 
 def taps_of(model: Any, layers: Sequence[int]) -> KeptRows:
     """The latest rows of `LayerOutputs`. Raises: as that."""
-    outputs = LayerOutputs(model, layers)
-    return KeptRows(outputs.model, outputs.take, MOST_ROWS)
-
-
-def _tapped(model: Any, layers: Sequence[int]) -> tuple[Any, list[list[Array]]]:
-    own = getattr(model, "layers", None)
-    if not isinstance(own, list) or not all(0 <= index < len(own) for index in layers):
-        raise IncompatibleError(
-            f"the drafter reads the outputs of layers {', '.join(map(str, layers))}, which a "
-            f"{getattr(model, 'model_type', 'model')} model with "
-            f"{len(own) if isinstance(own, list) else 'no'} layers does not have; give the "
-            "target that it was trained for"
-        )
-    taps: list[list[Array]] = [[] for _ in layers]
-    tapped = {id(own[index]): tap for index, tap in zip(layers, taps, strict=True)}
-
-    def replace(module: Any) -> Any:
-        tap = tapped.get(id(module))
-        return None if tap is None else mixed_in(_Tapped, module, _tap=tap)
-
-    twin = twin_of(model, replace)
-    twin(mx.zeros((1, 1), mx.uint32))  # lazy: no layer is computed
-    if any(len(tap) != 1 or tap[0].ndim != 3 or tap[0].shape[0] != 1 for tap in taps):
-        raise IncompatibleError(
-            f"the layers of a {model.model_type} model do not give one output for each id, "
-            "so a drafter cannot read them; leave --drafter out"
-        )
-    for tap in taps:
-        tap.clear()
-    return twin, taps
+    return KeptRows(LayerOutputs(model, layers), MOST_ROWS)
