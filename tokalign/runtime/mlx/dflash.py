@@ -195,9 +195,6 @@ class DFlashDrafter(TapsDrafter):
 
 
 def load_dflash(folder: Path, target: Any) -> DFlashDrafter:
-    """Read the drafter in a folder, for a loaded target, whose number format it takes.
-
-    Raises: BundleError for one that cannot be read or run; IncompatibleError for another target.
-    """
+    """See `drafter_folder.Load`."""
     config = DFlashConfig.from_json(read_drafter_json(folder), name=str(folder))
     return DFlashDrafter(config, target).filled(read_weights(folder), name=str(folder))

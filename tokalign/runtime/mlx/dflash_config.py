@@ -15,11 +15,11 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta
 
-from tokalign.errors import BundleError, shown
+from tokalign.errors import shown
 from tokalign.runtime.mlx.published_drafter import (
     DrafterShape,
     Size,
-    reading_config,
+    reading,
     refuse,
     refuse_unknown,
 )
@@ -92,12 +92,12 @@ class DFlashConfig(DrafterShape):
         """Read a `config.json`. Raises: BundleError, with `name`, for one that cannot be run."""
         odd = [key for key in _OTHER_NETWORKS if config.get(key)]
         odd += ["rope_is_neox_style: false"] * (config.get("rope_is_neox_style") is False)
-        refuse(odd, name=name)
-        with reading_config(name):
-            flat = (_OF_DSPARK if _is_dspark(config) else {}) | _unpacked(config, name)
+        with reading(name):
+            refuse(odd)
+            flat = (_OF_DSPARK if _is_dspark(config) else {}) | _unpacked(config)
             types = flat.get("layer_types") or [FULL] * flat["num_hidden_layers"]
             made = cls.read({**flat, "layer_types": types})
-        _require_runnable(made, name)
+            _require_runnable(made)
         return made
 
     @property
@@ -118,22 +118,22 @@ def _is_dspark(config: Config) -> bool:
     return "dspark" in (config.get("speculators_model_type"), tagged) or named
 
 
-def _unpacked(config: Config, name: str) -> dict[str, Any]:
+def _unpacked(config: Config) -> dict[str, Any]:
     """All keys of a configuration side by side, in z-lab's names."""
     if "speculators_model_type" in config:
-        return _nested(config, name)
+        return _nested(config)
     own = dict(config.get("dflash_config") or {})  # DeepSpec has all keys at the top
-    refuse(own.keys() - _KNOWN, name=f"{name}: its dflash_config")
+    refuse(own.keys() - _KNOWN)
     if (projector := own.get("projector_type")) not in (None, "dspark"):
-        refuse([f"projector_type {shown(projector)}"], name=name)
+        refuse([f"projector_type {shown(projector)}"])
     return {**config, **own}
 
 
-def _nested(config: Config, name: str) -> dict[str, Any]:
+def _nested(config: Config) -> dict[str, Any]:
     kind, block = config["speculators_model_type"], config["block_size"]
     if kind not in _KINDS:
-        raise BundleError(f"{name}: drafters of the kind {shown(kind)} are not run")
-    refuse_unknown(config, _KNOWN_NESTED, name=name)
+        raise ValueError(f"it is of the kind {shown(kind)}")
+    refuse_unknown(config, _KNOWN_NESTED)
     own = {key: config[key] for key in _KNOWN_NESTED if config.get(key) is not None}
     methods = (config.get("speculators_config") or {}).get("proposal_methods") or [{}]
     if (guesses := methods[0].get("speculative_tokens")) in (block, block - 1):
@@ -148,21 +148,16 @@ def _nested(config: Config, name: str) -> dict[str, Any]:
     }
 
 
-def _require_runnable(made: DFlashConfig, name: str) -> None:
-    """Raises: BundleError, with `name`, for a network that cannot be run."""
+def _require_runnable(made: DFlashConfig) -> None:
+    """Raises: ValueError for a network that cannot be run."""
     types = made.layer_types
     if len(types) != made.num_hidden_layers:
-        raise BundleError(f"{name}: {made.num_hidden_layers} layers of types {types} cannot be run")
+        raise ValueError(f"its {made.num_hidden_layers} layers are of types {types}")
     if SLIDING in types and not made.sliding_window:
-        raise BundleError(f"{name}: layers with a sliding window, and no sliding_window")
+        raise ValueError("it has layers with a sliding window, and no sliding_window")
     if made.markov_rank and made.markov_head_type != "vanilla":
-        raise BundleError(
-            f"{name}: a Markov head of the type {shown(made.markov_head_type)} is not run; use a "
-            "drafter with a vanilla one"
-        )
+        refuse([f"a Markov head of the type {shown(made.markov_head_type)}"])
     if made.conv_kernel_size and made.hidden_size % made.conv_group_size:
-        raise BundleError(f"{name}: convolutions in groups of {made.conv_group_size} cannot be run")
+        raise ValueError(f"it has convolutions in groups of {made.conv_group_size}")
     if made.selector_rank and (made.markov_rank or made.selector_top_k < 1):
-        raise BundleError(
-            f"{name}: a candidate selector beside a Markov head, or of no ids, cannot be run"
-        )
+        raise ValueError("its candidate selector is beside a Markov head, or has no ids")

@@ -141,7 +141,8 @@ def _require_target(folder: Path, wanted: Mapping[str, Any], target: Mapping[str
 
 
 Load = Callable[[Path, Any], TrainedDrafter]
-"""Reads the drafter in a folder for an mlx-lm model."""
+"""Reads the drafter in a folder for a loaded target, whose number format it takes. Raises:
+BundleError for one that cannot be read or run; IncompatibleError for another target."""
 
 _PUBLISHED: tuple[tuple[Callable[[Mapping[str, Any]], bool], Load], ...] = (
     (is_block_drafter, load_dflash),

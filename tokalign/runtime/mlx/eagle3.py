@@ -26,7 +26,7 @@ from tokalign.runtime.mlx.published_drafter import (
     TapsDrafter,
     read_drafter_json,
     read_weights,
-    reading_config,
+    reading,
     refuse,
     refuse_unknown,
 )
@@ -66,12 +66,12 @@ class Eagle3Config(DrafterShape):
         """Read a `config.json`. Raises: BundleError, with `name`, for one that cannot be run."""
         nested = config.get("transformer_layer_config") or {}
         config = {"num_hidden_layers": 1, **nested, **config}
-        refuse_unknown(config, _KNOWN, name=f"{name}/config.json")
         own = config.get("eagle_config") or {}
         odd = [kind for kind in config.get("layer_types") or [] if kind != "full_attention"]
         odd += [key for key in own if key != _INPUTS and own[key] != _USUAL.get(key)]
-        refuse(odd, name=name)
-        with reading_config(name):
+        with reading(name):
+            refuse_unknown(config, _KNOWN)
+            refuse(odd)
             layers = own.get(_INPUTS) or None
             if (inputs := config.get(_INPUTS)) is not None:
                 layers = [layer - 1 for layer in inputs]
@@ -163,10 +163,7 @@ def as_speculators(config: Mapping[str, Any], taps: Sequence[int]) -> dict[str, 
 
 
 def load_eagle3(folder: Path, target: Any) -> Eagle3Drafter:
-    """Read the drafter in a folder, for a loaded target, whose number format it takes.
-
-    Raises: BundleError for one that cannot be read or run; IncompatibleError for another target.
-    """
+    """See `drafter_folder.Load`."""
     config = Eagle3Config.from_json(read_drafter_json(folder), name=str(folder))
     weights = {
         key.replace("midlayer.", "layers.0."): value

@@ -24,7 +24,7 @@ from tokalign.runtime.mlx.published_drafter import (
     fill,
     read_drafter_json,
     read_weights,
-    reading_config,
+    reading,
     refuse_unknown,
 )
 from tokalign.runtime.mlx.recurrent_drafter import TargetEnds
@@ -179,21 +179,18 @@ def is_gemma4_assistant(config: Mapping[str, Any]) -> bool:
 
 
 def load_gemma4_assistant(folder: Path, target: Any) -> Gemma4Assistant:
-    """Read the drafter in a folder, for a loaded target, whose number format it takes.
-
-    Raises: BundleError for one that cannot be read or run; IncompatibleError for another target.
-    """
+    """See `drafter_folder.Load`."""
     config, name = read_drafter_json(folder), str(folder)
-    refuse_unknown(config, _KNOWN, name=f"{name}/config.json")
-    with reading_config(name):
+    with reading(name):
+        refuse_unknown(config, _KNOWN)
         text = config["text_config"]
         args = ModelArgs.from_dict({**text, "num_kv_shared_layers": text["num_hidden_layers"]})
         width = int(config["backbone_hidden_size"])
         counts = config.get("num_centroids", 2048), config.get("centroid_intermediate_top_k", 32)
         groups = (int(counts[0]), int(counts[1])) if config.get("use_ordered_embeddings") else None
+        if groups and not (0 < groups[1] <= groups[0] and args.vocab_size % groups[0] == 0):
+            raise ValueError(f"it has a head over {groups[1]} of {groups[0]} groups of ids")
     tied = bool(config.get("tie_word_embeddings", True))
-    if groups is not None and not (0 < groups[1] <= groups[0] and args.vocab_size % groups[0] == 0):
-        raise BundleError(f"{name}: {groups[1]} of {groups[0]} groups of ids cannot be looked at")
     drafter = Gemma4Assistant(args, width, target, tied=tied, groups=groups)
     if {layer.layer_type for layer in drafter.layers} - _last_of_each_kind(target).keys():
         raise BundleError(f"{name} has layers of a kind that its target does not have")

@@ -105,8 +105,7 @@ def holds_mtp(folder: Path, target: Any) -> bool:
 
 
 def load_mtp(folder: Path, target: Any) -> MtpDrafter:
-    """Read the layer in a folder, for a loaded target, whose number format it takes. Raises:
-    BundleError for a folder without it; IncompatibleError for a target without one."""
+    """See `drafter_folder.Load`. Raises: also BundleError for a folder without the layer."""
     everything = read_weights(folder)
     weights, name = _own_weights(everything, target), str(folder)
     if not weights:

@@ -83,27 +83,29 @@ SHAPE_KEYS = {field.name for field in fields(DrafterShape)} | {"hidden_act", "ro
 """Keys that `DrafterShape.read` reads."""
 
 
-def refuse(odd: Iterable[str], *, name: str) -> None:
-    """Raises: BundleError, with `name`, if there is something that is not run."""
+def refuse(odd: Iterable[str]) -> None:
+    """Raises: ValueError if there is something that is not run."""
     if odd := sorted(odd):
-        raise BundleError(
-            f"{name} has {', '.join(odd)}, which this version does not run; use another drafter, "
-            "or leave --drafter out"
-        )
+        raise ValueError(f"it has {', '.join(odd)}, which this version does not run")
 
 
-def refuse_unknown(config: Mapping[str, Any], known: Set[str], *, name: str) -> None:
+def refuse_unknown(config: Mapping[str, Any], known: Set[str]) -> None:
     """Refuse a key that is on and neither known nor a library's."""
-    refuse((key for key in config.keys() - known - _OF_LIBRARIES if config[key]), name=name)
+    refuse(key for key in config.keys() - known - _OF_LIBRARIES if config[key])
 
 
 @contextmanager
-def reading_config(name: str) -> Iterator[None]:
-    """Raises: BundleError, with `name`, where a value is missing or is not of its type."""
+def reading(name: str) -> Iterator[None]:
+    """Raises: BundleError, with `name`, for what the body finds missing or cannot run."""
     try:
         yield
-    except (KeyError, TypeError, ValueError) as error:
-        raise BundleError(f"{name}: its config lacks or garbles a value: {error}") from error
+    except (KeyError, TypeError) as error:
+        raise BundleError(f"{name}: its config lacks or garbles {error}") from error
+    except ValueError as error:
+        reason = " ".join(str(error).split())
+        raise BundleError(
+            f"{name} cannot be run: {reason}; use another drafter, or leave --drafter out"
+        ) from error
 
 
 def read_drafter_json(folder: Path) -> dict[str, Any]:
@@ -135,20 +137,18 @@ def load_arrays(file: Path) -> dict[str, Array]:
         raise BundleError(f"{file}: {' '.join(str(error).split())}; fetch it again") from error
 
 
-def target_ids(offsets: Array | None, count: int, size: int, *, name: str) -> Array | None:
+def target_ids(offsets: Array | None, count: int, size: int) -> Array | None:
     """The target's ids that a head of `count` ids knows, i + d2t[i]; None for all `size` of them.
 
-    Raises: BundleError, with `name`.
+    Raises: ValueError.
     """
     if offsets is None:
         if count == size:
             return None
-        raise BundleError(
-            f"{name}: its head knows {count} of {size} ids, and no d2t says which; fetch it again"
-        )
+        raise ValueError(f"its head knows {count} of {size} ids, and no d2t says which")
     ids = mx.arange(count) + offsets.astype(mx.int32) if offsets.shape == (count,) else None
     if ids is None or not 0 <= ids.min().item() <= ids.max().item() < size:
-        raise BundleError(f"{name}: its d2t names ids that the target does not have")
+        raise ValueError("its d2t names ids that the target does not have")
     return ids
 
 
@@ -218,10 +218,10 @@ class TapsDrafter(TrainedDrafter):
             if key not in ("d2t", "t2d") and not key.startswith("verifier_")
         }
         size, drafts = self._ends.vocabulary_size, self._shape.draft_vocab_size
+        with reading(name):
+            ids = target_ids(weights.get("d2t"), drafts, size)
         self.own(
-            embedding="embed_tokens.weight" in weights,
-            head="lm_head.weight" in weights,
-            ids=target_ids(weights.get("d2t"), drafts, size, name=name),
+            embedding="embed_tokens.weight" in weights, head="lm_head.weight" in weights, ids=ids
         )
         fill(self, parameters, self._shape.quantization, name=name)
         return self
@@ -255,10 +255,8 @@ def fill(
             mode=str(quantization.get("mode", "affine")),
             class_predicate=lambda path, _: f"{path}.scales" in weights,
         )
-    try:
+    with reading(name):
         drafter.load_weights([*weights.items()])
-    except ValueError as error:
-        raise BundleError(f"{name}: {' '.join(str(error).split())}") from error
     drafter.eval()
     if not quantization:
         drafter.set_dtype(drafter.dtype)

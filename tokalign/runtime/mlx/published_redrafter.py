@@ -18,12 +18,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tokalign.errors import BundleError, IncompatibleError
+from tokalign.errors import IncompatibleError
 from tokalign.runtime.mlx.published_drafter import (
     fill,
     read_drafter_json,
     read_weights,
-    reading_config,
+    reading,
     refuse_unknown,
 )
 from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, RecurrentDrafter, TargetEnds
@@ -38,13 +38,12 @@ def is_redrafter(config: Mapping[str, Any]) -> bool:
 
 
 def load_redrafter(folder: Path, target: Any) -> RecurrentDrafter:
-    """Read the drafter in a folder, for a loaded target, whose number format it takes. Raises:
-    BundleError for one that cannot be read or run; IncompatibleError for another target."""
+    """See `drafter_folder.Load`."""
     config, name = read_drafter_json(folder), str(folder)
-    refuse_unknown(config, _KNOWN, name=f"{name}/config.json")
-    if not config.get("rnn"):
-        raise BundleError(f"{name}: a drafter without recurrence is not run; use another one")
-    with reading_config(name):
+    with reading(name):
+        refuse_unknown(config, _KNOWN)
+        if not config.get("rnn"):
+            raise ValueError("it is a drafter without recurrence")
         shape = DrafterConfig(
             hidden_size=config["hidden_size"],
             vocabulary_size=config["vocab_size"],
