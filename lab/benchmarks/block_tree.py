@@ -136,7 +136,6 @@ class Bench:
     network: TrainedDrafter | None = None
     ideal: IdealDrafter | None = None
     length: int = 4
-    make_tree: Callable[..., TreeDrafter] = TreeDrafter
     counts: dict[tuple[str, int], list[tuple[int, int]]] = field(default_factory=dict)
 
     def measure(self, name: str, most: int) -> None:
@@ -197,7 +196,7 @@ class Bench:
         sources += [] if self.dictionary is None else dictionary_sources(self.dictionary)
         size = self.target.model.args.vocab_size
         noise = None if sampler is None else sampler.noise_ahead(size)
-        free = self.make_tree(sources, rows=most, mixing=mixing, noise=noise)
+        free = TreeDrafter(sources, rows=most, mixing=mixing, noise=noise)
         if model is None:
             return free
         given = Knowledge.given(FREE_ROWS)
@@ -268,9 +267,8 @@ def open_bench(
     temp: float,
     language: str,
     cache: Path | None,
-    **how: Any,
 ) -> Bench:
-    """What `rows` measures, by its options. how: further fields."""
+    """What `rows` measures, by its options."""
     model: LanguageModel[TargetId] = LanguageModel.from_folder(target, dtype="float32")
     texts: Sequence[Text] | None = load_texts(cache)
     if texts is None:
@@ -286,7 +284,6 @@ def open_bench(
         dictionary=open_dictionary(model.tokenizer, languages=[language], model_folder=target),
         network=None if drafter is None else named_drafter(drafter, model),
         ideal=None if ideal is None else IdealDrafter.read(ideal, wrong),
-        **how,
     )
 
 

@@ -16,8 +16,8 @@ from lab.benchmarks.free_sources import (
     free_sources,
     published,
 )
-from lab.benchmarks.priors_fit import fitted, loss, places_of, present
 from lab.benchmarks.recorded_answers import Answer
+from lab.benchmarks.weights_fit import Kinds, examples_of, fit_weights, loss, places_of
 from lab.project import SimulatedClock
 from lab.round_costs import RoundCosts
 from tokalign.runtime.draft.lookup import KEPT
@@ -85,5 +85,9 @@ def test_dear_rows_leave_the_free_sources_as_fast_as_plain_decoding() -> None:
 
 
 def test_fitted_weights_say_better_what_comes_in_the_answers_that_they_were_fitted_to() -> None:
-    places = places_of([an_answer(seed) for seed in range(3)])
-    assert loss(places, fitted(places, present())) < loss(places, present())
+    drafting = Drafting(options=DraftingOptions(method="hybrid"))
+    places = [place for seed in range(3) for place in places_of(an_answer(seed), drafting)]
+    kinds = Kinds(places)
+    examples, present = examples_of(places, kinds), kinds.present()
+    weights = fit_weights([examples], present, kinds.fitted(()))
+    assert loss(examples, weights) < loss(examples, present)

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokalign.runtime.draft.mixing import (
-    _HEARD,
     _TRUST_RATE,
+    HEARD,
     LEAST,
     MOST,
     Candidate,
@@ -49,11 +49,11 @@ class Defined:
     """`Mixer` by its definition: id by id, source by source, with sets in the place of bits."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        self.weights = {n: weights_of(n, names) if len(names) > 1 else ALONE for n in names}
+        self.weights = {n: weights_of(n) if len(names) > 1 else ALONE for n in names}
         self.trust, self.reliance = Trust(rate=_TRUST_RATE), Reliance()
         self.slopes, self.firsts = dict[int, float](), dict[str, float]()
         for name in names if len(names) > 1 else ():
-            shifts = enumerate(ranked_priors_of(name, names))
+            shifts = enumerate(ranked_priors_of(name))
             self.trust.restore([((name, rank), exp(shift), 3.0) for rank, shift in shifts])
 
     def candidates(
@@ -62,9 +62,6 @@ class Defined:
         """For each id its probability before the noise, who is surest of it, and its situations."""
         asked = {name: dict(x) for name, x in zip(self.weights, states, strict=True) if x}
         models = asked.keys() & set(MODELS)
-        if noise is not None and models:
-            for name in asked.keys() - models:
-                asked[name] = {token: x + log(noise[token]) for token, x in asked[name].items()}
         spoken = dict(zip(self.weights, states, strict=True))
         heard = {
             name: {t: asked[name][t] for t, x in spoken[name] if x >= odds_of(stated)}
@@ -81,6 +78,8 @@ class Defined:
                 useless, full = (self.total(heard, token, relied) for relied in (0, 1))
                 self.slopes[token] = full - useless
                 total = useless + self.reliance.value * (full - useless)
+            if noise is not None and models and set(naming) - models:
+                total += HEARD * log(noise[token])
             hidden = 2.0 if noise is not None and not models else 0.0
             if total >= odds_of(least) - hidden:
                 voters, level = frozenset(naming), max(-5, min(4, int(total)))
@@ -102,10 +101,8 @@ class Defined:
             if token not in expected:
                 total += weights.silent + weights.doubt * self.firsts[name]
             else:
-                alone = trained and naming == [name]
-                total += weights.odds * expected[token] + (
-                    weights.alone if alone else weights.named
-                )
+                total += weights.odds * expected[token] + weights.named
+                total += weights.alone if naming == [name] else 0.0
         return total
 
     def learn(self, found: Sequence[Candidate], expected: Any, emitted: int) -> None:
@@ -145,7 +142,7 @@ def test_what_is_mixed_and_learned_is_the_definition(
         if noise is not None and not any(
             s for n, s in zip(names, states, strict=True) if n in MODELS
         ):
-            scores = [p * noise[token] ** _HEARD for token, p, *_ in found]
+            scores = [p * noise[token] ** HEARD for token, p, *_ in found]
             others = max(0.02, 1.0 - sum(mixed))  # the ids that nobody named have no known noise
             mixed = [min(MOST, score / (sum(scores) + others)) for score in scores]
         assert chances == pytest.approx(mixed)

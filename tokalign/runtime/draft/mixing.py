@@ -166,10 +166,10 @@ _Contribution: TypeAlias = tuple[int, float, float, tuple[float, float]]
 log-odds of its first one, and for an id that it names the factor of its log-odds and what is added
 beyond that."""
 
-_Relied: TypeAlias = tuple[list[_Contribution], float, tuple[float, float, float, float]]
-"""All contributions, what is added to ids that only the trained drafter names, and the slopes in
-the reliance: of its log-odds, of ids that it names, of those that it does not, and of the second.
-"""
+_Relied: TypeAlias = tuple[list[_Contribution], dict[int, float], tuple[float, float, float, float]]
+"""All contributions, what is added to ids that only one source names, by its bit, and the slopes in
+the reliance: of the trained drafter's log-odds, of ids that it names, of those that it does not,
+and of those that it alone names."""
 
 _LIFT = 2.0
 """Log-odds that the noise is expected to lift an improbable id by, at most."""
@@ -177,7 +177,7 @@ _LIFT = 2.0
 MOST = 0.995
 """The most that an id may be expected; see `LEAST`."""
 
-_HEARD = 0.4
+HEARD = 0.4
 """The exponent of the noise that a choice is predicted with. 1 would hold if what the sources state
 were the target's own probabilities; 0 if they said how often the target is sure of what."""
 
@@ -255,12 +255,16 @@ class Mixer:
         self._size, self._asked, self.asked = size, asked, len(asked)
         self._trust = mixing.trust(tuple(names))
         self._names, self._sources = names, list[_Contribution]()
+        self._alone = dict[int, float]()  # by the bit of the source that names an id alone
         self._models = 0  # their bits
         self._trained, self._reliance = -1, list[Reliance]()
         self._relied: dict[int, tuple[float, _Relied]] = {}  # by depth, of which reliance
         for place, name in enumerate(names):
-            odds, named, silent, _, doubt = weights_of(name, names) if len(names) > 1 else ALONE
-            self._sources.append((1 << place, silent, doubt, (odds, named - silent)))
+            own = weights_of(name) if len(names) > 1 else ALONE
+            self._sources.append(
+                (1 << place, own.silent, own.doubt, (own.odds, own.named - own.silent))
+            )
+            self._alone[1 << place] = own.alone
             if name in MODELS:
                 self._models |= 1 << place
             if name in TRAINED and len(names) > 1:
@@ -293,7 +297,7 @@ class Mixer:
         answers: of the sources that expect anything. stated: what a source finds less probable than
         this is not looked at. noise: e to the noise that the target will choose with, by id, where
         it samples and that is known. A model's probabilities already include it, so if a model
-        answers, the log-odds of other sources grow by it before they are mixed.
+        answers, the log-odds of what other sources name grow by it (`HEARD`).
         depth: how many ids of the tree come before. allows: whether an id may come at all.
         """
         floor = log(least / (1.0 - least)) if least < 1 else 0.0
@@ -302,10 +306,10 @@ class Mixer:
         seen = votes.get
         asked, silent_odds, silent_slope, size = 0, 0.0, 0.0, self._size
         sources, trained, only = self._sources, self._trained, 0
-        more_alone = odds_slope = named_slope = alone_slope = 0.0
+        alone, odds_slope, named_slope, alone_slope = self._alone, 0.0, 0.0, 0.0
         for place, expected in answers:
             if place == trained:
-                sources, more_alone, slopes = self._relied_on(depth)
+                sources, alone, slopes = self._relied_on(depth)
                 only = 1 << trained
                 odds_slope, named_slope, silent_slope, alone_slope = slopes
             bit, silent, doubt, _ = sources[place]
@@ -315,15 +319,12 @@ class Mixer:
         for place, expected in answers:
             bit, _, doubt, (odds, lift) = sources[place]
             lift -= doubt * expected[0][1]
-            lifted = noise if models and not bit & models else None
             for rank, (token, x) in enumerate(expected):
                 if x < lowest:  # the next ones are no likelier
                     break
                 vote = seen(token)
                 if vote is None and (token >= size or (allows is not None and not allows(token))):
                     continue
-                if lifted is not None:
-                    x += log(lifted[token])
                 slope = odds_slope * x + named_slope if place == trained else 0.0
                 if vote is None:
                     votes[token] = bit, odds * x + lift, x, place, rank, slope
@@ -336,13 +337,18 @@ class Mixer:
         found: list[Candidate] = []
         shifts, names = self._trust.of, self._names
         model_alone = models == asked
+        lifts = noise if models else None
         if noise is not None and not models:
             floor -= _LIFT
         level = _RANKED + (depth if depth < _DEEPEST else _DEEPEST)
         for token, (voters, total, surest, by, rank, slope) in votes.items():
-            if voters == only:
-                total, slope = total + more_alone, slope + alone_slope
+            if voters in alone:
+                total += alone[voters]
+                if voters == only:
+                    slope += alone_slope
             total = surest if model_alone else total + silent_odds
+            if lifts is not None and voters & ~models:
+                total += HEARD * log(lifts[token])
             if total < floor:
                 continue
             sure = (
@@ -367,8 +373,9 @@ class Mixer:
             own = Weights(*[a + value * b for a, b in zip(USELESS, slopes, strict=True)])
             sources = [*self._sources]
             sources[place] = 1 << place, own.silent, 0.0, (own.odds, own.named - own.silent)
-            lift, alone = slopes.named - slopes.silent, slopes.alone - slopes.named
-            weights = sources, own.alone - own.named, (slopes.odds, lift, slopes.silent, alone)
+            alone = {**self._alone, 1 << place: own.alone}
+            lift = slopes.named - slopes.silent
+            weights = sources, alone, (slopes.odds, lift, slopes.silent, slopes.alone)
             known = self._relied[depth] = value, weights
         return known[1]
 
@@ -391,7 +398,7 @@ def given_noise(candidates: Sequence[Candidate], noise: Sequence[float]) -> list
     which is taken to be Gumbel noise too, as in `Sampling.expect`. The noise of the ids that nobody
     named is not looked at; with its quantiles instead of its mode no more was accepted.
     """
-    scores = [candidate[1] * noise[candidate[0]] ** _HEARD for candidate in candidates]
+    scores = [candidate[1] * noise[candidate[0]] ** HEARD for candidate in candidates]
     others = max(_LEAST_OTHERS, 1.0 - sum([candidate[1] for candidate in candidates]))
     share = 1.0 / (sum(scores) + others)
     return [chance if (chance := score * share) < MOST else MOST for score in scores]
@@ -402,6 +409,6 @@ def recorded_priors(names: Sequence[str]) -> list[tuple[Situation, float, float]
     return [
         ((place, rank, _RANKED + depth), exp(shift), _PRECISION)
         for place, name in enumerate(names)
-        for rank, shift in enumerate(ranked_priors_of(name, names))
+        for rank, shift in enumerate(ranked_priors_of(name))
         for depth in range(_DEEPEST + 1)
     ]
