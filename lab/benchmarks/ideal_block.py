@@ -36,7 +36,7 @@ from tokalign.runtime.mlx.drafter_folder import named_drafter
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import TargetModelSession, top_k
 from tokalign.runtime.mlx.trained_drafter import TrainedDrafter
-from tokalign.runtime.rounds import Context, Drafter, Proposal
+from tokalign.runtime.rounds import Context, Drafter, Meanwhile, Proposal, nothing
 from tokalign.tokenizer.vocabulary import TargetId
 
 _GUESSES, _KEPT, _TEMPERATURE = 7, 48, 0.8
@@ -109,7 +109,14 @@ class IdealSession:
         self._text, self._prompt, self._size = text, prompt, size
         self.passes, self.most = 0, _GUESSES
 
-    def draft(self, ids: Sequence[TargetId], listed: int, sampler: Sampling | None = None) -> Guess:
+    def draft(
+        self,
+        ids: Sequence[TargetId],
+        listed: int,
+        sampler: Sampling | None = None,
+        meanwhile: Meanwhile = nothing,
+    ) -> Guess:
+        meanwhile(ids)
         at = len(ids) - self._prompt
         if at < 1:  # like one that reads what the target has computed
             return Guess([], [])

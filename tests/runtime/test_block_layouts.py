@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -62,7 +62,10 @@ def guessed(network: DFlashDrafter, *ids: int, sampler: Sampling | None = None) 
     """What follows the prompt and these ids."""
     session, text = opened(), [TargetId(one) for one in (*PROMPT, *ids)]
     session.logits(text[:-1])
-    return DFlashSession(network, session).draft(text, 5, sampler)
+    told: list[Sequence[TargetId]] = []
+    guess = DFlashSession(network, session).draft(text, 5, sampler, told.append)
+    assert told == [text], "what is done meanwhile is done once"
+    return guess
 
 
 @pytest.mark.parametrize("how", ["alone", "tree"])

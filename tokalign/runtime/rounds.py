@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
@@ -63,6 +63,14 @@ class Context:
 
 Array: TypeAlias = Any
 """An mlx array. Its type is not named here, so that this package can be read without mlx."""
+
+Meanwhile: TypeAlias = "Callable[[Sequence[TargetId]], None]"
+"""What the host does while a drafter's pass after these ids runs."""
+
+
+def nothing(ids: Sequence[TargetId]) -> None:
+    """Wait for the pass at once."""
+
 
 TARGET = "target"
 """The source of a token that no drafter proposed."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from math import exp, log
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -14,8 +15,8 @@ from trees import ids, reached
 from tokalign.evaluate.replay import replay
 from tokalign.runtime.draft.costs import Costs
 from tokalign.runtime.draft.mixing import Mixer, Mixing
-from tokalign.runtime.draft.tree import Answer, TreeDrafter
-from tokalign.runtime.rounds import Context
+from tokalign.runtime.draft.tree import Answer, BlockAnswer, TreeDrafter
+from tokalign.runtime.rounds import Context, Round
 from tokalign.runtime.statistics import Statistics
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
@@ -157,6 +158,35 @@ def test_every_branch_of_a_models_tree_is_gone_on_from() -> None:
     hybrid = TreeDrafter([Fixed("table", {4: [3], 6: [8]}, 0.9)], max_tokens=16)
     tree, _ = hybrid.offer(ids(7), 16, [1.1] * 17, answers=[Answer(answer)])
     assert {(9, 4, 3), (1, 6, 8)} <= reached(tree).keys()
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(0, 99), st.lists(st.integers(0, 3), min_size=4, max_size=12))
+def test_what_is_asked_ahead_changes_no_tree(seed: int, text: list[int]) -> None:
+    """The sources are asked while a model's pass runs, and learn before they are asked."""
+    asked, trees = list[tuple[TargetId, ...]](), list[list[TokenTree[TargetId]]]()
+
+    class Counted(Random):
+        def expect(self, state: tuple[TargetId, ...]) -> list[tuple[TargetId, float]]:
+            asked.append(state)
+            return super().expect(state)
+
+    for ahead in (False, True):
+        drafter, context, found = TreeDrafter([Counted("a", seed, 3)], rows=8), ids(7), []
+        for number, token in enumerate(text):
+            positions = [[(TargetId((number + i) % 4), -0.5)] for i in range(4)]
+            if ahead:
+                drafter.ask_ahead(context)
+            asked.clear()
+            answer = BlockAnswer(positions, "block")
+            found.append(drafter.offer(context, 8, [1.0] * 9, answers=[answer])[0])
+            assert (context in asked) != ahead, "about the text itself"
+            context = (*context, TargetId(token))
+            ends: Any = "length" if number + 1 == len(text) else None
+            emitted = (TargetId(token),)
+            drafter.observe(Round(limit=8, tree=found[-1], path=(), emitted=emitted, ends=ends))
+        trees.append(found)
+    assert trees[0] == trees[1]
 
 
 def test_a_staircase_has_more_than_one_summit() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import Any
 
@@ -158,10 +158,14 @@ def test_drafting_waits_once_at_its_end(
     waits = Waits(monkeypatch)
     if draws:
         assert len(session.draw(ids, 4, sampler=sampling) or ()) == 4
-        assert waits.seen == ["tolist"]
+        assert waits.seen == ["eval", "tolist"]
     else:
         sampler = sampling.draft_sampler(VOCABULARY)
-        assert session.search(ids, BeamShape(4, 5), count=8, sampler=sampler) is not None
+        told: list[Sequence[TargetId]] = []
+        shape, meanwhile = BeamShape(4, 5), told.append
+        found = session.search(ids, shape, count=8, sampler=sampler, meanwhile=meanwhile)
+        assert found is not None
+        assert told == [ids]
         # The arrays are there by the time they are converted.
         assert waits.seen == ["eval", "tolist", "tolist", "tolist"]
         assert session.passes == 5

@@ -97,6 +97,8 @@ class Controller(Drafter):
         self._knowledge, self._free, self._fixed, self.is_timed = knowledge, free, fixed, timed
         self.costs: LearnedCosts = knowledge.costs
         self._models = [_Model(model, knowledge.models[model.kind]) for model in models]
+        for model in models:
+            model.meanwhile = free.ask_ahead
         self.losses, self._offers = knowledge.losses.next_request(), knowledge.offers
         self._timing = [*_FIRST_TIMING] if timed and not knowledge.rounds else []
         self._before, self._now = _WAIT, _WAIT  # the proposals of the latest two rounds

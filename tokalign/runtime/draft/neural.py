@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from tokalign.runtime.draft.tree import Answer
 from tokalign.runtime.options import DEFAULT_ALTERNATIVES
-from tokalign.runtime.rounds import Context, Drafter, Proposal, Round
+from tokalign.runtime.rounds import Context, Drafter, Meanwhile, Proposal, Round, nothing
 from tokalign.runtime.translation.base import Pair, Translation
 from tokalign.runtime.translation.by_token import ContextWindow, same_tokenizer, token_intersection
 from tokalign.runtime.translation.exact import ExactTranslation
@@ -126,6 +126,8 @@ class ModelDrafter(Drafter):
         self.session, self.steps, self.alternatives = session, steps, alternatives
         self.wait_for_others: Callable[[], float] = lambda: 0.0
         """Waits for passes of other generations that are under way; returns the seconds it took."""
+        self.meanwhile: Meanwhile = nothing
+        """What the host does while a pass runs whose end `find` waits for."""
         self._acceptance = Acceptance()
         self._chain: TokenTree[TargetId] = EMPTY_TREE  # that was guessed in this round
 

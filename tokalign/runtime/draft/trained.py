@@ -57,11 +57,19 @@ class BeamDrafter(ModelDrafter):
     def find(self, context: Context, steps: int) -> Proposal:
         """See `ModelDrafter`. Nothing is found before the target's first pass."""
         if self._sampler is not None and self._sampler.needs_history:
-            drawn = self._session.draw(context.ids, steps, sampler=self._sampler)
+            drawn = self._session.draw(
+                context.ids, steps, sampler=self._sampler, meanwhile=self.meanwhile
+            )
             learned = self._acceptance.probabilities
             return Proposal(tree=chain_with_leaves(drawn or (), learned, source=SOURCE))
         shape = BeamShape(self._width, steps)
-        beams = self._session.search(context.ids, shape, count=self._listed, sampler=self._sampler)
+        beams = self._session.search(
+            context.ids,
+            shape,
+            count=self._listed,
+            sampler=self._sampler,
+            meanwhile=self.meanwhile,
+        )
         if beams is None:
             return Proposal()
         if self._whole:
@@ -119,7 +127,7 @@ class BlockDrafter(ModelDrafter):
 
     def find(self, context: Context, steps: int) -> Proposal:
         """See `ModelDrafter`. Nothing is found before the target's first pass."""
-        self._block = self._session.draft(context.ids, _LISTED, self._sampler)
+        self._block = self._session.draft(context.ids, _LISTED, self._sampler, self.meanwhile)
         ids: list[TargetId] = []
         probabilities: list[float] = []
         for position, listed in enumerate(self._block.positions[:steps]):

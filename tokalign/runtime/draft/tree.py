@@ -7,6 +7,7 @@ rate is proposed. Where one source ends, another goes on, because all are asked 
 
 The controller asks the free sources first. If a draft model drafts too, its answer joins theirs as
 one more source: the tree is grown again from what they have said already, which is kept by path.
+While a trained drafter's pass runs, they are asked ahead along the paths that the tree may have.
 Source: best-first growth after OPT-Tree (Wang et al., 2024) and SuffixDecoding (Oliaro et al.,
 2024).
 """
@@ -77,9 +78,10 @@ class _Place:
 
 class Answer:
     """A draft model's answer as one more source. A state is the index of an id of its tree; -1 for
-    the text, None after an id that is not in the tree."""
+    the text, None after an id that is not in the tree. root: the state of the text so far."""
 
     def __init__(self, tree: TokenTree[TargetId]) -> None:
+        self.root: int | None = -1
         self.name = tree.sources[0] if tree else "draft"
         self._expected: dict[int, list[tuple[TargetId, float]]] = {}
         self._next: dict[tuple[int, TargetId], int] = {}
@@ -98,6 +100,11 @@ class Answer:
     def after(self, state: int, token: TargetId) -> int | None:
         """The state after one more id."""
         return self._next.get((state, token))
+
+    def follow(self, ids: Sequence[TargetId]) -> None:
+        """These ids were emitted; what it still says is a guess at the next answer."""
+        for token in ids:
+            self.root = None if self.root is None else self.after(self.root, token)
 
 
 class BlockAnswer(Answer):
@@ -176,7 +183,7 @@ class Growth:
         self.names: list[str] = []
         self.probabilities: list[float] = []
         self._places: list[_Place | None] = [place]
-        self._answered: list[Sequence[int | None]] = [[-1] * len(answers)]
+        self._answered: list[Sequence[int | None]] = [[answer.root for answer in answers]]
         self._depths, self._reached, self._rules = [0], [1.0], [rule]
         self._candidates: list[Sequence[Candidate]] = []
         self._seen: int | None = -1  # the last id of the tree that was emitted
@@ -377,6 +384,9 @@ class TreeDrafter(Drafter):
         self._place = _Place(())
         self._coming: Sequence[Sequence[float]] = ()
         self._growth: Growth | None = None
+        self._emitted: list[TargetId] = []  # that nothing was learned from yet
+        self._answers: Sequence[Answer] = ()  # the latest ones
+        self._joined = 1  # ids of the latest tree that these joined
 
     @property
     def can_offer(self) -> bool:
@@ -389,9 +399,29 @@ class TreeDrafter(Drafter):
         return Proposal(tree=tree)
 
     def observe(self, one: Round) -> None:
-        """Compare what was expected with the ids that were emitted."""
+        """Compare what was expected with the emitted ids: before the next tree, so that the pass of
+        a drafter may run by then, or now if there is none."""
+        self._emitted += one.emitted
+        if one.ends is not None:
+            self._learn()
+
+    def _learn(self) -> None:
         if self._growth is not None:
-            self._growth.learn(one.emitted)
+            self._growth.learn(self._emitted)
+        for answer in self._answers:
+            answer.follow(self._emitted)
+        self._emitted = []
+
+    def ask_ahead(self, ids: Sequence[TargetId]) -> None:
+        """Ask the sources about the paths that a tree after `ids` may have, while a model drafts.
+
+        The tree is grown from what is left of the latest answers. Of 9 or 10 nodes that are looked
+        at when the answer is there, 6 have been asked then (`lab/results/host-time.md`).
+        """
+        self._read(ids)
+        growth = self._grow(self._place, self._joined, self._answers)
+        while growth.next_reached() and len(growth.ids) < self._joined:
+            growth.grow()
 
     def offer(
         self,
@@ -413,27 +443,42 @@ class TreeDrafter(Drafter):
         quick: without the noise of the choices. over: only a better rate is of use; of a tree that
         cannot reach it, no more than a part is grown.
         """
+        self._read(ids, quick=quick)
+        limit = min(limit, self.most)
+        place = _Place([None] * len(self._readers)) if alone else self._place
+        # A chain is the best branch of a tree of twice as many ids.
+        growth = self._growth = self._grow(place, limit if self._branches else 2 * limit, answers)
+        times = times[: 1 + limit]
+        if self._branches:
+            found = growth.best_tree(times, all_rows=self.rows is not None, over=over)
+        else:
+            found = growth.best_chain(times)
+        if answers:
+            self._answers, self._joined = answers, max(1, len(growth.ids))
+        return found
+
+    def _read(self, ids: Sequence[TargetId], *, quick: bool = False) -> None:
+        """Read on in the text, and learn from it. quick: as of `offer`."""
+        if self._emitted:
+            self._learn()
         if self._at != len(ids):
             self._at = len(ids)
             self._place = _Place([source.follow(ids) for source in self._readers])
             noise = None if quick else self._noise
             self._coming = () if noise is None else noise.rows(len(ids))
             self._rule = None if self._constraint is None else self._constraint.after(ids)
-        limit = min(limit, self.most)
-        growth = self._growth = Growth(
-            self._mixer(tuple([answer.name for answer in answers])),
+
+    def _grow(self, place: _Place, limit: int, answers: Sequence[Answer]) -> Growth:
+        mixer = self._mixer(tuple([answer.name for answer in answers]))
+        return Growth(
+            mixer,
             self._advances,
-            _Place([None] * len(self._readers)) if alone else self._place,
-            # A chain is the best branch of a tree of twice as many ids.
-            limit if self._branches else 2 * limit,
+            place,
+            limit,
             answers=answers,
             noise=self._coming,
             rule=self._rule,
         )
-        times = times[: 1 + limit]
-        if self._branches:
-            return growth.best_tree(times, all_rows=self.rows is not None, over=over)
-        return growth.best_chain(times)
 
     def _mixer(self, answering: tuple[str, ...]) -> Mixer:
         """Mixes the sources and the answers with these names."""

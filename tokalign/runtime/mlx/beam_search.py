@@ -23,8 +23,8 @@ from typing import NamedTuple, TypeAlias, cast
 import mlx.core as mx
 
 from tokalign.runtime.mlx.sampling import Sampling
-from tokalign.runtime.mlx.session import top_k
-from tokalign.runtime.rounds import Array
+from tokalign.runtime.mlx.session import top_k, wait
+from tokalign.runtime.rounds import Array, Meanwhile, nothing
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -180,12 +180,13 @@ class BeamSession(ABC):
         *,
         count: int,
         sampler: Sampling | None = None,
+        meanwhile: Meanwhile = nothing,
     ) -> Beams | None:
         """Search for what follows `ids`, with one step for each id of a beam.
 
         count: ids listed after every beam, at least as many as there are beams.
         sampler: predicts the choices of a target that samples (`Sampling.expect`); without one,
-        probabilities are the drafter's own.
+        probabilities are the drafter's own. meanwhile: is done before the host waits.
         """
         if (begun := self.begin(ids)) is None:
             return None
@@ -199,11 +200,16 @@ class BeamSession(ABC):
         count = min(max(count, shape.width), begun[1].shape[-1])
         found = beam_search(self.step, *begun, shape, count=count, expect=expect)
         self.passes += shape.length
-        mx.eval(*found)  # the one wait of a round's drafting
+        wait(ids, meanwhile, *found)
         return Beams(*(array.tolist() for array in found))
 
     def draw(
-        self, ids: Sequence[TargetId], steps: int, *, sampler: Sampling
+        self,
+        ids: Sequence[TargetId],
+        steps: int,
+        *,
+        sampler: Sampling,
+        meanwhile: Meanwhile = nothing,
     ) -> list[TargetId] | None:
         """Draw a chain of `steps` (at least 1) ids that follow `ids`, with one step each."""
         if (begun := self.begin(ids)) is None:
@@ -217,6 +223,7 @@ class BeamSession(ABC):
 
         self.passes += steps
         drawn = sampler.draw_chain(logits.astype(mx.float32), advance, steps, after=ids)
+        wait(ids, meanwhile, drawn)
         return cast("list[TargetId]", drawn.tolist())
 
 

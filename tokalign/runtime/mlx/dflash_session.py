@@ -11,8 +11,8 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from tokalign.runtime.mlx.sampling import Sampling
-from tokalign.runtime.mlx.session import TargetModelSession, top_k
-from tokalign.runtime.rounds import Array
+from tokalign.runtime.mlx.session import TargetModelSession, top_k, wait
+from tokalign.runtime.rounds import Array, Meanwhile, nothing
 from tokalign.tokenizer.vocabulary import TargetId
 
 if TYPE_CHECKING:
@@ -44,11 +44,18 @@ class DFlashSession:
         self._end = 0  # of what they know
         self.passes, self.most = 0, drafter.config.guesses
 
-    def draft(self, ids: Sequence[TargetId], listed: int, sampler: Sampling | None = None) -> Guess:
+    def draft(
+        self,
+        ids: Sequence[TargetId],
+        listed: int,
+        sampler: Sampling | None = None,
+        meanwhile: Meanwhile = nothing,
+    ) -> Guess:
         """For each position after `ids`, the most probable ids and their log-probabilities.
 
         sampler: predicts the choices of a target that samples (`Sampling.expect`); without one,
-        probabilities are the drafter's own. Empty before the target's first pass.
+        probabilities are the drafter's own. meanwhile: is done before the host waits. Empty before
+        the target's first pass.
         """
         begin, taps = self._target.take_taps(ids, self._end)
         if taps is None:
@@ -62,26 +69,29 @@ class DFlashSession:
         expect = _Expectation(sampler, len(ids))
         rows = expect(self._drafter.among_all(logits), range(self.most))
         if not self._drafter.links:
-            return Guess(listed_rows(*top_k(rows, min(listed, rows.shape[-1]))), [])
-        return self._linked(hidden, logits, rows, ids[-1], expect, listed)
+            top = top_k(rows, min(listed, rows.shape[-1]))
+            wait(ids, meanwhile, *top)
+            return Guess(listed_rows(*top), [])
+        return self._linked(hidden, logits, rows, ids, expect, listed, meanwhile)
 
     def _linked(
         self,
         hidden: Array,
         logits: Array,
         rows: Array,
-        last: TargetId,
+        ids: Sequence[TargetId],
         expect: _Expectation,
         listed: int,
+        meanwhile: Meanwhile,
     ) -> Guess:
-        """What a drafter with a head that looks at the id before guesses after `last`.
+        """What a drafter with a head that looks at the id before guesses after `ids`.
 
         The next position is looked at after the chain of the most probable ids, and after some
         others that are probable whatever comes before. rows: f[positions, vocabulary],
         log-probabilities whatever comes before.
         """
         drafter = self._drafter
-        chain, first = [mx.array([last])], rows[:1]
+        chain, first = [mx.array([ids[-1]])], rows[:1]
         for place in range(self.most):
             at = slice(place, place + 1)
             linked = expect(drafter.after(hidden[at], logits[at], chain[-1][None])[0], [place])
@@ -99,7 +109,7 @@ class DFlashSession:
             sure = nn.log_sigmoid(confidence.astype(mx.float32))[:, None]
             rows, values = rows + sure, values + mx.repeat(sure[1:], width, axis=0)
         top = top_k(rows, min(listed, rows.shape[-1]))
-        mx.eval(found, values, before, *top)  # the one wait of a round's drafting
+        wait(ids, meanwhile, found, values, before, *top)
         after = iter(listed_rows(found, values))
         of_places = cast("list[list[TargetId]]", before.tolist())
         return Guess(listed_rows(*top), [{token: next(after) for token in of} for of in of_places])
@@ -120,13 +130,10 @@ class _Expectation(NamedTuple):
 
 def listed_rows(found: Array, values: Array) -> list[Listed]:
     """The ids i[n, m] and log-probabilities f[n, m] of n places; what is impossible is left out."""
-    mx.eval(found, values)  # the one wait of a round's drafting
     rows = zip(cast("list[list[TargetId]]", found.tolist()), values.tolist(), strict=True)
-    return [
-        sorted(
-            ((token, value) for token, value in zip(of, likely, strict=True) if value > -inf),
-            key=itemgetter(1),
-            reverse=True,
-        )
-        for of, likely in rows
-    ]
+    by_value = itemgetter(1)
+    ranked = [sorted(zip(*row, strict=True), key=by_value, reverse=True) for row in rows]
+    for row in ranked:
+        while row and row[-1][1] == -inf:
+            row.pop()
+    return ranked

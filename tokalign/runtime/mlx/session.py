@@ -17,7 +17,7 @@ from tokalign.runtime.mlx.passes_ahead import AHEAD
 from tokalign.runtime.mlx.taps import KeptRows
 from tokalign.runtime.mlx.tree_attention import TreeModel, can_branch
 from tokalign.runtime.options import CacheOptions
-from tokalign.runtime.rounds import UNBOUNDED, Array
+from tokalign.runtime.rounds import UNBOUNDED, Array, Meanwhile
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import Id, TargetId
 
@@ -209,6 +209,14 @@ class ModelSession(ModelCache[Id]):
 
 
 TargetModelSession: TypeAlias = ModelSession[TargetId]
+
+
+def wait(ids: Sequence[TargetId], meanwhile: Meanwhile, *arrays: Array) -> None:
+    """Wait for what a drafter computes after `ids`: the one wait of a round's drafting."""
+    mx.async_eval(*arrays)  # type: ignore[no-untyped-call]
+    meanwhile(ids)
+    mx.eval(*arrays)
+
 
 _BLOCK = 128
 
