@@ -128,10 +128,11 @@ class Source(Protocol):
         ...
 
     def expect(self, state: Any) -> Sequence[tuple[TargetId, float]] | None:
-        """Ids that may come next, the most probable first, and the log-odds ln(p / (1 - p)) of
-        each.
+        """Ids that may come next, and the log-odds ln(p / (1 - p)) of each, the best guess first.
 
-        None or an empty sequence where it knows nothing.
+        They are looked at in this order, up to the first that is too improbable. A dictionary names
+        those of shorter contexts last, though some of them are likelier: sorting them gains nothing
+        (`lab/results/host-time.md`). None or an empty sequence where it knows nothing.
         """
         ...
 
@@ -155,8 +156,7 @@ reliance on the trained drafter grows. A round makes hundreds of them, too many 
 class."""
 
 Expected: TypeAlias = tuple[int, Sequence[tuple[TargetId, float]]]
-"""The place of a source among all, and the ids that it expects with their log-odds, the most
-probable first."""
+"""The place of a source among all, and what it expects (`Source.expect`)."""
 
 Ask: TypeAlias = Callable[[Any], Sequence[tuple[TargetId, float]] | None]
 """See `Source.expect`."""
@@ -320,7 +320,7 @@ class Mixer:
             bit, _, doubt, (odds, lift) = sources[place]
             lift -= doubt * expected[0][1]
             for rank, (token, x) in enumerate(expected):
-                if x < lowest:  # the next ones are no likelier
+                if x < lowest:  # nor are the next ones looked at
                     break
                 vote = seen(token)
                 if vote is None and (token >= size or (allows is not None and not allows(token))):
