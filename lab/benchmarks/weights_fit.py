@@ -22,6 +22,7 @@ import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from math import log
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,6 +38,7 @@ from lab.benchmarks.free_sources import decoded as replayed
 from lab.benchmarks.paired_lines import table
 from lab.benchmarks.recorded_answers import Answer, chosen_answers
 from tokalign.names.registry import resolve_tokenizer
+from tokalign.runtime.draft import tree
 from tokalign.runtime.draft.lookup import LogitStore
 from tokalign.runtime.draft.mixing import HEARD, LEAST, MOST, Candidate, Expected, Mixer, Mixing
 from tokalign.runtime.draft.tree import TreeDrafter
@@ -131,11 +133,7 @@ class RecordingMixer(Mixer):
 @contextmanager
 def recording(kept: list[Place]) -> Iterator[None]:
     """Trees that draft meanwhile keep their places."""
-
-    def make(_: TreeDrafter, *of: Any) -> Mixer:
-        return RecordingMixer(kept, *of)
-
-    with patch.object(TreeDrafter, "_make_mixer", make):
+    with patch.object(tree, "Mixer", partial(RecordingMixer, kept)):
         yield
 
 

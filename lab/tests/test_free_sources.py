@@ -17,7 +17,15 @@ from lab.benchmarks.free_sources import (
     published,
 )
 from lab.benchmarks.recorded_answers import Answer
-from lab.benchmarks.weights_fit import Kinds, examples_of, fit_weights, loss, places_of
+from lab.benchmarks.weights_fit import (
+    Kinds,
+    Place,
+    examples_of,
+    fit_weights,
+    loss,
+    places_of,
+    recording,
+)
 from lab.project import SimulatedClock
 from lab.round_costs import RoundCosts
 from tokalign.runtime.draft.lookup import KEPT
@@ -91,3 +99,13 @@ def test_fitted_weights_say_better_what_comes_in_the_answers_that_they_were_fitt
     examples, present = examples_of(places, kinds), kinds.present()
     weights = fit_weights([examples], present, kinds.fitted(()))
     assert loss(examples, weights) < loss(examples, present)
+
+
+def test_trees_that_draft_while_recording_keep_the_places_that_were_looked_at() -> None:
+    kept = list[Place]()
+    with recording(kept):
+        decoded(an_answer(5), HYBRID, COSTS)
+    places = len(kept)
+    assert places and all(place.expected for place in kept)
+    decoded(an_answer(5), HYBRID, COSTS)
+    assert len(kept) == places

@@ -485,8 +485,5 @@ class TreeDrafter(Drafter):
         if answering not in self._mixers:
             names = [*[source.name for source in self.sources], *answering]
             asked = zip([source.expect for source in self.sources], self._read_by, strict=True)
-            self._mixers[answering] = self._make_mixer(self._mixing, names, [*asked], self._size)
+            self._mixers[answering] = Mixer(self._mixing, names, [*asked], self._size)
         return self._mixers[answering]
-
-    def _make_mixer(self, *of: Any) -> Mixer:
-        return Mixer(*of)
