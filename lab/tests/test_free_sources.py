@@ -106,6 +106,7 @@ def test_trees_that_draft_while_recording_keep_the_places_that_were_looked_at() 
     with recording(kept):
         decoded(an_answer(5), HYBRID, COSTS)
     places = len(kept)
-    assert places and all(place.expected for place in kept)
+    assert places > 0
+    assert all(place.expected for place in kept)
     decoded(an_answer(5), HYBRID, COSTS)
     assert len(kept) == places
