@@ -22,7 +22,7 @@ from typing import NamedTuple, TypeAlias, cast
 
 import mlx.core as mx
 
-from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.runtime.mlx.sampling import Sampling, expected
 from tokalign.runtime.mlx.session import top_k, wait
 from tokalign.runtime.rounds import Array, Meanwhile, nothing
 from tokalign.tables.token_tree import TokenTree
@@ -192,10 +192,8 @@ class BeamSession(ABC):
             return None
 
         def expect(logits: Array, step: int) -> Array:
-            logits = logits.astype(mx.float32)
-            if sampler is None:
-                return logits - logits.logsumexp(axis=-1, keepdims=True)
-            return sampler.expect(logits, [len(ids) + step] * logits.shape[0])
+            positions = [len(ids) + step] * logits.shape[0]
+            return expected(sampler, logits.astype(mx.float32), positions)
 
         count = min(max(count, shape.width), begun[1].shape[-1])
         found = beam_search(self.step, *begun, shape, count=count, expect=expect)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
 import mlx.core as mx
 import mlx.nn as nn
 
-from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.runtime.mlx.sampling import Sampling, expected
 from tokalign.runtime.mlx.session import TargetModelSession, top_k, wait
 from tokalign.runtime.rounds import Array, Meanwhile, nothing
 from tokalign.tokenizer.vocabulary import TargetId
@@ -66,13 +66,13 @@ class DFlashSession:
         self.passes += 1
         hidden = self._drafter.hidden(ids[-1], taps, self._known)
         logits = self._drafter.own_logits(hidden).astype(mx.float32)
-        expect = _Expectation(sampler, len(ids))
-        rows = expect(self._drafter.among_all(logits), range(self.most))
+        positions = range(len(ids), len(ids) + self.most)
+        rows = expected(sampler, self._drafter.among_all(logits), positions)
         if not self._drafter.links:
             top = top_k(rows, min(listed, rows.shape[-1]))
             wait(ids, meanwhile, *top)
             return Guess(listed_rows(*top), [])
-        return self._linked(hidden, logits, rows, ids, expect, listed, meanwhile)
+        return self._linked(hidden, logits, rows, ids, sampler, listed, meanwhile)
 
     def _linked(
         self,
@@ -80,7 +80,7 @@ class DFlashSession:
         logits: Array,
         rows: Array,
         ids: Sequence[TargetId],
-        expect: _Expectation,
+        sampler: Sampling | None,
         listed: int,
         meanwhile: Meanwhile,
     ) -> Guess:
@@ -90,20 +90,21 @@ class DFlashSession:
         others that are probable whatever comes before. rows: f[positions, vocabulary],
         log-probabilities whatever comes before.
         """
-        drafter = self._drafter
+        drafter, end = self._drafter, len(ids)
         chain, first = [mx.array([ids[-1]])], rows[:1]
         for place in range(self.most):
             at = slice(place, place + 1)
-            linked = expect(drafter.after(hidden[at], logits[at], chain[-1][None])[0], [place])
+            linked = drafter.after(hidden[at], logits[at], chain[-1][None])[0]
+            linked = expected(sampler, linked, [end + place])
             chain.append(linked.argmax(axis=-1))
             first = linked if place == 0 else first
         rows = mx.concatenate([first, rows[1:]])
         likely, _ = top_k(rows[:-1], min(_LINKED, rows.shape[-1]))
         before = mx.concatenate([mx.concatenate(chain[1:-1])[:, None], likely], axis=1)
         width = before.shape[1]
-        each = [place for place in range(1, self.most) for _ in range(width)]
+        each = [end + place for place in range(1, self.most) for _ in range(width)]
         linked = drafter.after(hidden[1:], logits[1:], before).flatten(0, 1)
-        found, values = top_k(expect(linked, each), min(listed, rows.shape[-1]))
+        found, values = top_k(expected(sampler, linked, each), min(listed, rows.shape[-1]))
         confidence = drafter.confidence(hidden, mx.concatenate(chain[:-1]))
         if confidence is not None:
             sure = nn.log_sigmoid(confidence.astype(mx.float32))[:, None]
@@ -113,19 +114,6 @@ class DFlashSession:
         after = iter(listed_rows(found, values))
         of_places = cast("list[list[TargetId]]", before.tolist())
         return Guess(listed_rows(*top), [{token: next(after) for token in of} for of in of_places])
-
-
-class _Expectation(NamedTuple):
-    """Log-probabilities f[n, vocabulary] of logits at n positions, counted from `end` of the text.
-    sampler: predicts the choices of a target that samples."""
-
-    sampler: Sampling | None
-    end: int
-
-    def __call__(self, rows: Array, places: Sequence[int]) -> Array:
-        if self.sampler is None:
-            return rows - rows.logsumexp(axis=-1, keepdims=True)
-        return self.sampler.expect(rows, [self.end + place for place in places])
 
 
 def listed_rows(found: Array, values: Array) -> list[Listed]:

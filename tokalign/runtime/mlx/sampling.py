@@ -328,6 +328,12 @@ def logprobs_of(
     return logits - mx.logsumexp(logits, axis=-1, keepdims=True)
 
 
+def expected(sampler: Sampling | None, logits: Array, positions: Sequence[int]) -> Array:
+    """Log-probabilities f[rows, vocabulary] that the target chooses each id by a drafter's logits
+    (`Sampling.expect`); without a sampler, the drafter's own."""
+    return logprobs_of(logits, ()) if sampler is None else sampler.expect(logits, positions)
+
+
 def processed(
     row: Array, processors: Sequence[LogitsProcessor], ids: Sequence[TargetId] | Array
 ) -> Array:
