@@ -19,7 +19,7 @@ fitted to the other files, which says whether the fit is worth anything. What on
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -42,13 +42,7 @@ from tokalign.runtime.draft import tree
 from tokalign.runtime.draft.lookup import LogitStore
 from tokalign.runtime.draft.mixing import HEARD, LEAST, MOST, Candidate, Expected, Mixer, Mixing
 from tokalign.runtime.draft.tree import TreeDrafter
-from tokalign.runtime.draft.weights import (
-    MODELS,
-    WEIGHTS,
-    Weights,
-    ranked_priors_of,
-    weights_of,
-)
+from tokalign.runtime.draft.weights import MODELS, Weights, kind_of, ranked_priors_of, weights_of
 from tokalign.runtime.drafting import Drafting, make_drafter
 from tokalign.tables.token_tree import EMPTY_TREE
 from tokalign.tokenizer.tokenizer import Tokenizer
@@ -112,10 +106,10 @@ class RecordingMixer(Mixer):
         least: float,
         stated: float,
         noise: Sequence[float] | None = None,
-        depth: int = 0,
-        allows: Callable[[TargetId], bool] | None = None,
+        *how: Any,
+        **named: Any,
     ) -> tuple[list[Candidate], list[float]]:
-        found, chances = super().candidates(answers, least, stated, noise, depth, allows)
+        found, chances = super().candidates(answers, least, stated, noise, *how, **named)
         expected = {self._named[place]: listed for place, listed in answers}
         lifts = {}
         if noise is not None:
@@ -220,11 +214,6 @@ def examples_of(places: Sequence[Place], kinds: Kinds) -> Examples:
     parts = [kinds.features(place) for place in places if place.expected]
     features, right, lifts = (np.concatenate(of) for of in zip(*parts, strict=True))
     return Examples(features, right, lifts, len(places))
-
-
-def kind_of(name: str) -> str:
-    """What the weights of a source are called by."""
-    return name if name in WEIGHTS else name.partition(":")[0]
 
 
 def fit_weights(known: Sequence[Examples], prior: Floats, fitted: NDArray[np.intp]) -> Floats:

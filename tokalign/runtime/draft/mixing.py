@@ -342,10 +342,9 @@ class Mixer:
             floor -= _LIFT
         level = _RANKED + (depth if depth < _DEEPEST else _DEEPEST)
         for token, (voters, total, surest, by, rank, slope) in votes.items():
-            if voters in alone:
-                total += alone[voters]
-                if voters == only:
-                    slope += alone_slope
+            total += alone.get(voters, 0.0)
+            if voters == only:
+                slope += alone_slope
             total = surest if model_alone else total + silent_odds
             if lifts is not None and voters & ~models:
                 total += HEARD * log(lifts[token])

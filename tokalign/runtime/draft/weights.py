@@ -8,10 +8,8 @@ recurrent drafter; then those of a draft model and of a block drafter beside the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple, TypeVar
-
-_Known = TypeVar("_Known")
+from collections.abc import Sequence
+from typing import NamedTuple
 
 
 class Weights(NamedTuple):
@@ -66,15 +64,16 @@ TRAINED = frozenset(("drafter", "block"))
 """Sources that were trained for the target: there is one at most."""
 
 
+def kind_of(name: str) -> str:
+    """What the weights of a source are called by: its name, or the part of it before a colon."""
+    return name if name in WEIGHTS else name.partition(":")[0]
+
+
 def weights_of(name: str) -> Weights:
     """The weights of a source."""
-    return _of_kind(WEIGHTS, name, _OTHER)
+    return WEIGHTS.get(kind_of(name), _OTHER)
 
 
 def ranked_priors_of(name: str) -> Sequence[float]:
     """The shifts by rank of a source."""
-    return _of_kind(RANKS, name, ())
-
-
-def _of_kind(known: Mapping[str, _Known], name: str, default: _Known) -> _Known:
-    return known.get(name) or known.get(name.partition(":")[0], default)
+    return RANKS.get(kind_of(name), ())
