@@ -139,6 +139,14 @@ def test_a_draft_model_with_another_tokenizer_is_taught_and_drafts(
     assert plain["text"] == drafted["text"]
 
 
+def test_training_that_only_harms_says_so(target: Path, sentences: Path, tmp_path: Path) -> None:
+    own = ("--target", target, "--draft", target, "--output", tmp_path / "taught")
+    ended = tokalign("train", *own, sentences, *TEACHING, "--learning-rate=0.5")
+    assert ended.code == 0
+    assert "it accepts less than before training, " in ended.err
+    assert "the best so far" not in ended.err
+
+
 @pytest.mark.parametrize("kind", ["dflash", "eagle3"])
 def test_a_drafter_in_a_published_format_is_written_with_a_card_and_drafts(
     sentences: Path, tmp_path: Path, kind: str

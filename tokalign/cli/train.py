@@ -213,11 +213,11 @@ def command(
         model, labelled, partial(load_models, dtype=dtype, trust_remote_code=trust_remote_code)
     )
     del model  # large, and a draft model is taught without it
+    before = sum(learner.measure()) if plan.begins_trained else 0.0
     if plan.begins_trained:
-        note(f"{sum(learner.measure()):.3f} accepted per round before training")
-    trained = train(
-        learner, output, workspace, stage=partial(progress, unit="steps"), report=_report
-    )
+        note(f"{before:.3f} accepted per round before training")
+    stage, report = partial(progress, unit="steps"), partial(_report, before)
+    trained = train(learner, output, workspace, stage=stage, report=report)
     name = "draft" if plan.kind == "model" else "drafter"
     if plan.kind != "model":
         write_card(output, plan.kind, target, trained.record)
@@ -237,14 +237,21 @@ def command(
         f"{accepted:.2f} ids a round are accepted on text that was held out. Use it with: "
         f"tokalign decode --target {target} --{name} {output} ..."
     )
+    if accepted < before:
+        note(
+            f"it accepts less than before training, {accepted:.3f} and {before:.3f}; give a lower "
+            "--learning-rate, or more text"
+        )
     show(result, lambda: f"{paragraph(verdict)}\n\n{table(rows(result))}")
 
 
-def _report(evaluation: Evaluation) -> None:
+def _report(before: float, evaluation: Evaluation) -> None:
+    """before: accepted per round before training."""
     shares = " ".join(f"{share:.3f}" for share in evaluation.by_depth)
+    accepted = evaluation.accepted_per_round
     note(
         f"step {evaluation.step} of {evaluation.steps}: loss {evaluation.loss:.3f}, "
-        f"{evaluation.accepted_per_round:.3f} accepted per round (by depth {shares})"
+        f"{accepted:.3f} accepted per round (by depth {shares})"
         + ", the best so far"
-        * evaluation.is_best
+        * (evaluation.is_best and accepted >= before)
     )
