@@ -3,11 +3,14 @@
     python -m lab.benchmarks.recorded_answers MODEL ANSWERS [--temp 0.7]
     python -m lab.benchmarks.free_sources ANSWERS --model MODEL [--numbers 5-12] [--temp 0.7]
         [--curve cpu ...] [--dictionary FILE | --no-dictionary] [--kind KIND]
-        [--draft MODEL --draft-pass 0.12 --tree-pass 0.22] [--delays 0.25]
+        [--draft MODEL --draft-pass 0.12 --tree-pass 0.22] [--delays 0.25] [--session]
 
 Drafters, loop and controller are the real ones. A recorded answer plays the target, which tells the
 stores the top-k logits of the rows that were accepted. Every answer is decoded with nothing learned
-from another one: stores, trust and knowledge are new, and the curve is known. A pass takes what the
+from another one: stores have what a table of the target's logits holds, where one is found, trust
+and knowledge are new, and the curve is known. With --session the answers are those of one session
+of `tokalign serve`, the first of every kind, then the second: stores, trust, knowledge and answers
+to copy from are kept, and the stores of published ways. A pass takes what the
 curve says, on a clock that nothing else moves; so the speeds are projections without host time.
 
 Rows: kinds of prompts. Columns: tokens and rows per pass of the free sources; their speed relative
@@ -45,7 +48,6 @@ from tokalign.runtime.chat import Prompt
 from tokalign.runtime.cost import read_curve
 from tokalign.runtime.draft.costs import MAX_DRAFT, LearnedCosts, PassTimes
 from tokalign.runtime.draft.knowledge import Knowledge, ModelKnowledge
-from tokalign.runtime.draft.lookup import LogitStore
 from tokalign.runtime.draft.mixing import Mixing
 from tokalign.runtime.draft.neural import DRAFT
 from tokalign.runtime.draft.tree import ComingNoise
@@ -54,6 +56,7 @@ from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.options import DraftingOptions
+from tokalign.runtime.remembered import OutputStore
 from tokalign.runtime.rounds import Context, Drafter, Proposal, Round, RowStore, Verdict
 from tokalign.runtime.translation.base import Pair
 from tokalign.tokenizer.tokenizer import Tokenizer
@@ -71,11 +74,35 @@ Make = Callable[[Answer, RowStore | None, SimulatedClock], Drafter]
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A way to draft. store: makes its store. make: the drafter for an answer."""
+    """A way to draft. store: its store for an answer. make: the drafter for one. done: is told of
+    it."""
 
     name: str
     store: Callable[[], RowStore | None]
     make: Make
+    done: Callable[[Answer], None] = lambda _: None
+
+    def kept(self) -> Way:
+        """The same with one store for all answers."""
+        store = self.store()
+        return replace(self, store=lambda: store)
+
+
+class Session:
+    """What is kept between the answers of a session."""
+
+    def __init__(self, drafting: Drafting, costs: RoundCosts, draft: Draft | None) -> None:
+        self.outputs, self.mixing = OutputStore(), Mixing()
+        if drafting.known_rows is not None:
+            self.outputs.logits.begin_with(drafting.known_rows)
+        drafts = {}
+        if draft is not None:
+            first, further = (costs.drafting(1, tree=tree) for tree in (False, True))
+            times = [first + passes * further for passes in range(MAX_DRAFT)]
+            drafts[DRAFT] = ModelKnowledge(PassTimes(times, weight=4))
+        known = LearnedCosts(PassTimes(costs.rows, weight=4))
+        self.knowledge = Knowledge(costs=known, models=drafts)
+        self.knowledge.rounds = 1  # the times are known, so none are measured first
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +150,7 @@ def decoded(answer: Answer, way: Way, costs: RoundCosts, delays: float = 0.0) ->
     rounds = [one for one in events if isinstance(one, Round)]
     tokens = sum(len(one.emitted) for one in rounds)
     assert tokens == len(answer.ids)
+    way.done(answer)
     drafts = sum(one.draft_passes for one in rounds)
     return Decoded(tokens, tuple([one.rows for one in rounds]), drafts, clock.undelayed)
 
@@ -144,28 +172,38 @@ def _baseline(title: str, name: str, size: int | None) -> Way:
 
 
 def free_sources(
-    drafting: Drafting, costs: RoundCosts, vocabulary: int, draft: Draft | None = None
+    drafting: Drafting,
+    costs: RoundCosts,
+    vocabulary: int,
+    draft: Draft | None = None,
+    *,
+    kept: bool = False,
 ) -> Way:
-    """tokalign's sources under the controller. draft: a draft model besides the free ones."""
+    """tokalign's sources under the controller. draft: a draft model besides the free ones. kept:
+    all answers are of one session; else each has its own."""
+    new = partial(Session, drafting, costs, draft)
+    session = new()
 
-    def make(answer: Answer, store: RowStore | None, clock: SimulatedClock) -> Drafter:
-        drafts, models = {}, []
-        if draft is not None:
-            first, further = (costs.drafting(1, tree=tree) for tree in (False, True))
-            times = [first + passes * further for passes in range(MAX_DRAFT)]
-            drafts[DRAFT] = ModelKnowledge(PassTimes(times, weight=4))
-            models.append(draft.after(answer, drafting, costs, clock))
-        knowledge = Knowledge(costs=LearnedCosts(PassTimes(costs.rows, weight=4)), models=drafts)
-        knowledge.rounds = 1  # the times are known, so none are measured first
+    def store() -> RowStore:
+        nonlocal session
+        session = session if kept else new()
+        return session.outputs.logits
+
+    def make(answer: Answer, _: RowStore | None, clock: SimulatedClock) -> Drafter:
+        models = [] if draft is None else [draft.after(answer, drafting, costs, clock)]
         known = replace(
             drafting.for_prompt(answer.prompt),
-            knowledge=knowledge,
-            logits=store,  # type: ignore[arg-type]
-            mixing=Mixing(),
+            knowledge=session.knowledge,
+            logits=session.outputs.logits,
+            mixing=session.mixing,
+            outputs=(session.outputs.text,) if kept else (),
         )
         return make_drafter(known, *models, noise=noise_of(answer, vocabulary))
 
-    return Way(OWN if draft is None else HYBRID, LogitStore, make)
+    def done(answer: Answer) -> None:
+        session.outputs.add(answer.ids)
+
+    return Way(OWN if draft is None else HYBRID, store, make, done)
 
 
 class Draft:
@@ -228,12 +266,14 @@ def show(
     *,
     peers: bool,
     delays: float,
+    session: bool,
 ) -> None:
     """Print a table for one curve. ways: the free sources, and the hybrid if there is a draft."""
     others: dict[str, list[Decoded]] = {}
     own = {way.name: [decoded(answer, way, costs, delays) for answer in answers] for way in ways}
     for sizes in published() if peers else ():
-        found = {way.name: [decoded(answer, way, costs) for answer in answers] for way in sizes}
+        asked = [way.kept() for way in sizes] if session else sizes
+        found = {way.name: [decoded(answer, way, costs) for answer in answers] for way in asked}
         best = min(found, key=lambda name: sum(one.time for one in found[name]))
         others[best] = found[best]
     kinds = [kind for kind in KINDS if any(answer.kind == kind for answer in answers)]
@@ -291,6 +331,7 @@ def _relative(times: NDArray[np.float64], own: Sequence[Decoded]) -> str:
 @click.option("--no-dictionary", is_flag=True, help="Copies and the target's own logits alone.")
 @click.option("--own-only", is_flag=True, help="Leave out the published ways.")
 @click.option("--delays", default=0.0, help="Of passes: sigma of a log-normal factor.")
+@click.option("--session", is_flag=True, help="Keep what is learned from answer to answer.")
 @click.option("--draft", "draft_name", help="A draft model for the hybrid.")
 @click.option("--draft-pass", default=0.12, show_default=True, help="In plain passes.")
 @click.option(
@@ -307,12 +348,15 @@ def main(
     no_dictionary: bool,
     own_only: bool,
     delays: float,
+    session: bool,
     draft_name: str | None,
     draft_pass: float,
     tree_pass: float,
 ) -> None:
     """Print a table for each curve."""
     chosen = chosen_answers(answers, numbers, temp=temp, kinds=kinds)
+    if session:
+        chosen.sort(key=lambda answer: answer.number)
     size = 1 + max(int(answer.likely.max()) for answer in chosen)
     tokenizer: Tokenizer[TargetId] | None = resolve_tokenizer(model).tokenizer if model else None
     own = None if no_dictionary else tokenizer
@@ -324,10 +368,10 @@ def main(
         hybrid = drafting_for(tokenizer, dictionaries, draft.tokenizer)
     for curve in curves:
         costs = costs_of(curve, draft_pass, tree_pass)
-        ways = [free_sources(drafting, costs, size)]
+        ways = [free_sources(drafting, costs, size, kept=session)]
         if hybrid is not None:
-            ways.append(free_sources(hybrid, costs, size, draft))
-        show(chosen, ways, curve, costs, peers=not own_only, delays=delays)
+            ways.append(free_sources(hybrid, costs, size, draft, kept=session))
+        show(chosen, ways, curve, costs, peers=not own_only, delays=delays, session=session)
 
 
 if __name__ == "__main__":

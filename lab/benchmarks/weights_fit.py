@@ -74,7 +74,7 @@ class Place(NamedTuple):
 
 def places_of(answer: Answer, drafting: Drafting) -> Iterator[Place]:
     """All places of an answer, with the free sources that are drafted with."""
-    store, ids = LogitStore(), [*answer.prompt, *answer.ids]
+    store, ids = LogitStore(drafting.known_rows), [*answer.prompt, *answer.ids]
     drafter = make_drafter(replace(drafting.for_prompt(answer.prompt), logits=store))
     assert isinstance(drafter, TreeDrafter)
     for at in range(len(answer.prompt), len(ids)):

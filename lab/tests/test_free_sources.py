@@ -92,6 +92,16 @@ def test_dear_rows_leave_the_free_sources_as_fast_as_plain_decoding() -> None:
     assert decoded(answer, way, dear).time <= len(answer.ids) / 0.98
 
 
+def test_a_session_drafts_from_its_earlier_answers_and_others_do_not() -> None:
+    drafting = Drafting(options=DraftingOptions(method="hybrid"))
+    times = {}
+    for kept in (False, True):
+        way = free_sources(drafting, COSTS, 64, kept=kept)
+        times[kept] = [decoded(an_answer(1), way, COSTS).time for _ in range(2)]
+    assert times[False][0] == times[False][1] == times[True][0]
+    assert times[True][1] < 0.8 * times[True][0]
+
+
 def test_fitted_weights_say_better_what_comes_in_the_answers_that_they_were_fitted_to() -> None:
     drafting = Drafting(options=DraftingOptions(method="hybrid"))
     places = [place for seed in range(3) for place in places_of(an_answer(seed), drafting)]
