@@ -12,16 +12,20 @@ from tokalign.runtime.draft.costs import Costs
 class RoundCosts(Costs):
     """Costs of passes, and of the rest of a round.
 
-    host: the rest of a round that has a proposal. tree_pass: of the draft model where it grows a
-    tree; None: the same as `draft_pass`.
+    host: the rest of a round that has a proposal. tree_pass: of the draft model where it goes on
+    after several texts of a tree, as every pass of one but the first does; None: the same as
+    `draft_pass`.
     """
 
     host: float = 0.0
     tree_pass: float | None = None
 
-    def drafting(self, passes: int, *, tree: bool) -> float:
-        """Time of a draft of this many passes of the draft model. tree: whether it grew a tree."""
-        return passes * (self.tree_pass if tree and self.tree_pass is not None else self.draft_pass)
+    def drafting(self, passes: int, *, tree: bool, drafts: int = 1) -> float:
+        """Time of so many drafts of this many passes of the draft model together. tree: whether
+        they grew trees."""
+        further = self.tree_pass if tree and self.tree_pass is not None else self.draft_pass
+        first = min(drafts, passes)
+        return first * self.draft_pass + (passes - first) * further
 
     def round(self, proposed: int, passes: int = 0, *, tree: bool = False) -> float:
         """Time of a round. proposed: ids that it verifies. passes: of the draft model for them.

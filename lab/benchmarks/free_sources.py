@@ -97,8 +97,7 @@ class Session:
             self.outputs.logits.begin_with(drafting.known_rows)
         drafts = {}
         if draft is not None:
-            first, further = (costs.drafting(1, tree=tree) for tree in (False, True))
-            times = [first + passes * further for passes in range(MAX_DRAFT)]
+            times = [costs.drafting(passes, tree=True) for passes in range(1, 1 + MAX_DRAFT)]
             drafts[DRAFT] = ModelKnowledge(PassTimes(times, weight=4))
         known = LearnedCosts(PassTimes(costs.rows, weight=4))
         self.knowledge = Knowledge(costs=known, models=drafts)

@@ -126,8 +126,7 @@ class Player:
         if decoder.drafting.knowledge is None:
             return decoder
         rows = PassTimes([time + self.costs.host for time in self.costs.rows], weight=_KNOWN)
-        first, further = (self.costs.drafting(1, tree=tree) for tree in (False, True))
-        drafts = [first + passes * further for passes in range(MAX_DRAFT)]
+        drafts = [self.costs.drafting(n, tree=True) for n in range(1, 1 + MAX_DRAFT)]
         models = {DRAFT: ModelKnowledge(PassTimes(drafts, weight=_KNOWN))}
         own = Knowledge(costs=LearnedCosts(rows, host=self.costs.host), models=models)
         return replace(decoder, drafting=replace(decoder.drafting, knowledge=own))

@@ -202,7 +202,8 @@ def expected_time(sample: Sample, costs: RoundCosts) -> float:
 
 def drafting_time(sample: Sample, costs: RoundCosts) -> float:
     """Time of the draft model's passes in all rounds but the first."""
-    return costs.drafting(sample.work.later_passes, tree=sample.drafted_trees)
+    drafts = rounds_with_host(sample)
+    return costs.drafting(sample.work.later_passes, tree=sample.drafted_trees, drafts=drafts)
 
 
 def rounds_with_host(sample: Sample) -> int:

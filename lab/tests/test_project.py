@@ -57,7 +57,7 @@ def test_a_draft_that_grew_a_tree_takes_the_passes_of_trees() -> None:
         text.proposals.setdefault("it", {})[at] = RecordedProposal.of(pair, [0], passes=2)
     trace = ProposalTrace(texts=(text,))
     costs = replace(COSTS, tree_pass=0.25)
-    rounds = 1.5 + 1.25 + 2 * (0.0625 + 2 * 0.25)
+    rounds = 1.5 + 1.25 + 2 * (0.0625 + 0.125 + 0.25)
     assert project(trace, costs, lengths=[2]).fixed[2] == 4 / rounds
 
 

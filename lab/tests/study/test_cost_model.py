@@ -136,7 +136,7 @@ def test_costs_are_in_plain_passes() -> None:
 def test_trees_take_the_passes_of_trees() -> None:
     tree, chain = a_sample(TREE, proposed=15), a_sample(TREE)
     costs = RoundCosts(rows=(1.0, 1.25, 1.5), draft_pass=0.125, host=0.0625, tree_pass=0.25)
-    assert expected_time(tree, costs) == 6 * (1.5 + 2 * 0.25 + 0.0625)
+    assert expected_time(tree, costs) == 6 * (1.5 + 0.125 + 0.25 + 0.0625)
     assert expected_time(chain, costs) == 6 * (1.5 + 2 * 0.125 + 0.0625)
 
 
