@@ -265,6 +265,7 @@ def open_bench(
     limit: int,
     tokens: int,
     temp: float,
+    length: int,
     language: str,
     cache: Path | None,
 ) -> Bench:
@@ -281,6 +282,7 @@ def open_bench(
         target=model,
         texts=texts,
         temperature=temp,
+        length=length,
         dictionary=open_dictionary(model.tokenizer, languages=[language], model_folder=target),
         network=None if drafter is None else named_drafter(drafter, model),
         ideal=None if ideal is None else IdealDrafter.read(ideal, wrong),

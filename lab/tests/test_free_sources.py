@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from random import Random
 
 import numpy as np
 import pytest
 
+from lab.benchmarks.block_tree import open_bench, rows
 from lab.benchmarks.free_sources import (
     OWN,
     RecordedVerifier,
@@ -109,6 +111,11 @@ def test_fitted_weights_say_better_what_comes_in_the_answers_that_they_were_fitt
     examples, present = examples_of(places, kinds), kinds.present()
     weights = fit_weights([examples], present, kinds.fitted(()))
     assert loss(examples, weights) < loss(examples, present)
+
+
+def test_a_bench_of_trees_is_opened_with_every_option_of_its_command() -> None:
+    options = {option.name for option in rows.params} - {"rows", "only"}
+    assert options == set(signature(open_bench).parameters)
 
 
 def test_trees_that_draft_while_recording_keep_the_places_that_were_looked_at() -> None:
