@@ -95,7 +95,7 @@ def test_one_that_drafts_everything(config: Any, kind: str, target: Path, tmp_pa
     [
         ({"model_type": "qwen3_5", "text_config": {"mtp_num_hidden_layers": 1}}, "an MTP"),
         ({"model_type": "glm4_moe", "num_nextn_predict_layers": 1}, "an MTP"),
-        ({"model_type": "recurrent_drafting_drafter"}, "a recurrent"),
+        ({"model_type": "recurrent_drafting_drafter"}, "a ReDrafter"),
     ],
 )
 def test_one_that_reads_the_last_hidden_state(

@@ -19,9 +19,10 @@ from tokalign.runtime.draft.trained import with_trained
 from tokalign.runtime.drafting import NoDrafter
 from tokalign.runtime.loop import Limits
 from tokalign.runtime.mlx.drafter_folder import find_drafter, named_drafter
-from tokalign.runtime.mlx.mtp import GOES_ON_NORMED, MtpDrafter, load_mtp
+from tokalign.runtime.mlx.mtp import MtpDrafter, load_mtp
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import TargetModelSession
+from tokalign.tables.drafter_formats import GOES_ON_NORMED
 
 
 class KnowingMtp(Knowing, MtpDrafter):

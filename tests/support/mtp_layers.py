@@ -10,8 +10,9 @@ import mlx.core as mx
 import zoo
 from mlx.utils import tree_flatten, tree_map_with_path
 
-from tokalign.runtime.mlx.mtp import GOES_ON_NORMED, MtpDrafter
+from tokalign.runtime.mlx.mtp import MtpDrafter
 from tokalign.runtime.rounds import Array
+from tokalign.tables.drafter_formats import GOES_ON_NORMED
 
 
 def random_mtp(target: Any, depth: int = 1) -> MtpDrafter:

@@ -243,12 +243,13 @@ def _kind_of(draft: str | None, folder: Path | None) -> DrafterKind:
     """The kind of what is trained where it is not named. folder: of a drafter to be continued."""
     if draft is not None or folder is None:
         return "redrafter" if draft is None else "model"
-    from tokalign.runtime.mlx.dflash_config import is_block_drafter
-    from tokalign.runtime.mlx.eagle3 import is_eagle3
     from tokalign.runtime.mlx.published_drafter import read_drafter_json
+    from tokalign.tables.drafter_formats import BLOCK_FORMATS, DrafterFormat, drafter_format
 
-    config = read_drafter_json(folder)
-    return "eagle3" if is_eagle3(config) else "dflash" if is_block_drafter(config) else "redrafter"
+    found = drafter_format(read_drafter_json(folder))
+    if found is DrafterFormat.EAGLE_3:
+        return "eagle3"
+    return "dflash" if found in BLOCK_FORMATS else "redrafter"
 
 
 def read_layers(flag: str, text: str) -> tuple[int, ...]:

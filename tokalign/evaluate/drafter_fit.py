@@ -19,7 +19,8 @@ from tokalign.names import hub
 from tokalign.names.published_drafters import AUTO, require_published
 from tokalign.names.registry import resolve
 from tokalign.storage import parse_json
-from tokalign.tables.finding import DRAFTER_CONFIG, DRAFTER_FORMAT
+from tokalign.tables.drafter_formats import BLOCK_FORMATS, DrafterFormat, drafter_format
+from tokalign.tables.finding import DRAFTER_CONFIG
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -44,7 +45,7 @@ class DrafterFacts:
     known. ids: that it can draft; None for all.
     """
 
-    kind: str
+    kind: DrafterFormat
     taps: tuple[int, ...] | None = None
     layers: int | None = None
     width: int | None = None
@@ -88,7 +89,11 @@ def judge_drafter(
     if misfit:
         return f"It does not fit: {misfit}. Name the drafter of this target.", about
     fit = "good" if share > GOOD else "fair" if share > FAIR else "poor"
-    of_state = "the usual layers" if facts.kind == "EAGLE-3" else "the target's last hidden state"
+    of_state = (
+        "the usual layers"
+        if facts.kind is DrafterFormat.EAGLE_3
+        else "the target's last hidden state"
+    )
     reads = of_state if taps is None else _layers(taps)
     article = "an" if facts.kind[0] in "EM" else "a"
     size = "its size fits" if config else "the target's config is not here to compare sizes with"
@@ -100,10 +105,10 @@ def judge_drafter(
     )
 
 
-def _usual_taps(kind: str, config: Config) -> tuple[int, ...] | None:
+def _usual_taps(kind: DrafterFormat, config: Config) -> tuple[int, ...] | None:
     """What EAGLE-3 reads by default: what the third, the middle and the third last layer get."""
     count = (config.get("text_config") or config).get("num_hidden_layers")
-    return (1, count // 2 - 1, count - 4) if kind == "EAGLE-3" and count else None
+    return (1, count // 2 - 1, count - 4) if kind is DrafterFormat.EAGLE_3 and count else None
 
 
 def _layers(taps: tuple[int, ...]) -> str:
@@ -145,7 +150,13 @@ def _files(name: str) -> tuple[Path, Read]:
 
 
 def _facts(config: Config, read: Read) -> DrafterFacts:
-    if kind := _kind_of_last_state(config):
+    kind = drafter_format(config)
+    if kind is None:
+        named = config.get("speculators_model_type") or " ".join(config.get("architectures") or ())
+        raise ValueError(f"its {DRAFTER_CONFIG} is of no known format ({shown(named)})")
+    if kind is DrafterFormat.MTP and not _holds_mtp(config):
+        raise ValueError(f"its {DRAFTER_CONFIG} names no MTP layer")
+    if kind in _OF_LAST_STATE:
         return DrafterFacts(kind=kind)
     inner = config.get("transformer_layer_config") or config  # `speculators` nests it
     own = config.get("dflash_config") or config
@@ -155,7 +166,7 @@ def _facts(config: Config, read: Read) -> DrafterFacts:
     drafts = config.get("draft_vocab_size")
     reduced = drafts is not None and drafts != inner["vocab_size"]
     return DrafterFacts(
-        kind=_kind(config),
+        kind=kind,
         taps=taps and tuple(map(int, taps)),
         layers=config.get("num_target_layers"),
         width=config.get("target_hidden_size") or inner["hidden_size"],
@@ -165,32 +176,14 @@ def _facts(config: Config, read: Read) -> DrafterFacts:
 
 
 _EAGLE = "eagle_aux_hidden_state_layer_ids"
-_KINDS = {"dflash": "DFlash", "dflash2": "DFlash 2", "dspark": "DSpark", "eagle3": "EAGLE-3"}
+_OF_LAST_STATE = frozenset(DrafterFormat) - BLOCK_FORMATS - {DrafterFormat.EAGLE_3}
+"""Formats of drafters that read the last hidden state and know all ids."""
 
 
-def _kind_of_last_state(config: Config) -> str | None:
-    """The format of a drafter that reads the last hidden state and knows all ids; else None."""
-    named = str(config.get("model_type"))
-    if config.get("format") == DRAFTER_FORMAT or named == "recurrent_drafting_drafter":
-        return "recurrent"
-    if named == "gemma4_assistant":
-        return "Gemma 4 assistant"
+def _holds_mtp(config: Config) -> bool:
     inner = config.get("text_config") or config
     layers = inner.get("mtp_num_hidden_layers") or inner.get("num_nextn_predict_layers")
-    return "MTP" if layers or named.endswith("_mtp") else None
-
-
-def _kind(config: Config) -> str:
-    """Raises: ValueError for a `config.json` of no known format."""
-    own = config.get("dflash_config") or {}
-    kind = config.get("speculators_model_type") or own.get("projector_type")
-    kind = kind or ("dflash2" if "selector_rank" in own else None)
-    words = " ".join(config.get("architectures") or ()).lower()
-    named = next((kind for kind in ("dspark", "eagle3", "dflash") if kind in words), None)
-    kind = kind or named or ("dflash" if own else None)
-    if kind not in _KINDS:
-        raise ValueError(f"its {DRAFTER_CONFIG} is of no known format ({shown(kind or words)})")
-    return _KINDS[kind]
+    return bool(layers) or str(config.get("model_type")).endswith("_mtp")
 
 
 def _own_ids(read: Read) -> frozenset[int]:

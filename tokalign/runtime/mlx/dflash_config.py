@@ -23,6 +23,7 @@ from tokalign.runtime.mlx.published_drafter import (
     refuse,
     refuse_unknown,
 )
+from tokalign.tables.drafter_formats import BLOCK_FORMATS, DrafterFormat, drafter_format
 
 Config: TypeAlias = Mapping[str, Any]
 
@@ -50,8 +51,6 @@ _OTHER_NETWORKS = (
     *("dflash_query_causal", "num_experts", "attention_k_eq_v"),
 )
 """Keys that, if they are on, make a network that is not run."""
-
-_KINDS = ("dflash", "dflash2", "dspark")
 
 _OF_DSPARK = {"sample_from_anchor": True, "markov_rank": 256, "enable_confidence_head": True}
 """What a DSpark drafter has unless its configuration says otherwise."""
@@ -94,7 +93,8 @@ class DFlashConfig(DrafterShape):
         odd += ["rope_is_neox_style: false"] * (config.get("rope_is_neox_style") is False)
         with reading(name):
             refuse(odd)
-            flat = (_OF_DSPARK if _is_dspark(config) else {}) | _unpacked(config)
+            is_dspark = drafter_format(config) is DrafterFormat.DSPARK
+            flat = (_OF_DSPARK if is_dspark else {}) | _unpacked(config)
             types = flat.get("layer_types") or [FULL] * flat["num_hidden_layers"]
             made = cls.read({**flat, "layer_types": types})
             _require_runnable(made)
@@ -104,18 +104,6 @@ class DFlashConfig(DrafterShape):
     def guesses(self) -> int:
         """How many ids a pass guesses."""
         return self.block_size - (not self.sample_from_anchor)
-
-
-def is_block_drafter(config: Config) -> bool:
-    """Whether a `config.json` is that of a block drafter, in any layout."""
-    kind = config.get("speculators_model_type")
-    return kind in _KINDS if kind else "dflash_config" in config or _is_dspark(config)
-
-
-def _is_dspark(config: Config) -> bool:
-    tagged = (config.get("dflash_config") or {}).get("projector_type")
-    named = "DSpark" in " ".join(config.get("architectures") or ())
-    return "dspark" in (config.get("speculators_model_type"), tagged) or named
 
 
 def _unpacked(config: Config) -> dict[str, Any]:
@@ -131,7 +119,7 @@ def _unpacked(config: Config) -> dict[str, Any]:
 
 def _nested(config: Config) -> dict[str, Any]:
     kind, block = config["speculators_model_type"], config["block_size"]
-    if kind not in _KINDS:
+    if drafter_format(config) not in BLOCK_FORMATS:
         raise ValueError(f"it is of the kind {shown(kind)}")
     refuse_unknown(config, _KNOWN_NESTED)
     own = {key: config[key] for key in _KNOWN_NESTED if config.get(key) is not None}

@@ -27,16 +27,16 @@ from tokalign.errors import (
 )
 from tokalign.names.published_drafters import AUTO, published_for
 from tokalign.runtime.mlx.dflash import load_dflash
-from tokalign.runtime.mlx.dflash_config import is_block_drafter
-from tokalign.runtime.mlx.eagle3 import is_eagle3, load_eagle3
-from tokalign.runtime.mlx.gemma4_assistant import is_gemma4_assistant, load_gemma4_assistant
-from tokalign.runtime.mlx.mtp import holds_mtp, is_mtp, load_mtp
+from tokalign.runtime.mlx.eagle3 import load_eagle3
+from tokalign.runtime.mlx.gemma4_assistant import load_gemma4_assistant
+from tokalign.runtime.mlx.mtp import holds_mtp, load_mtp
 from tokalign.runtime.mlx.published_drafter import fill, load_arrays, read_drafter_json
-from tokalign.runtime.mlx.published_redrafter import is_redrafter, load_redrafter
+from tokalign.runtime.mlx.published_redrafter import load_redrafter
 from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, RecurrentDrafter, TargetEnds
 from tokalign.runtime.mlx.trained_drafter import TrainedDrafter
 from tokalign.runtime.mlx.weights import content_fingerprint, once_per_model
 from tokalign.storage import FileState, file_state, write_file
+from tokalign.tables.drafter_formats import BLOCK_FORMATS, DrafterFormat, drafter_format
 from tokalign.tables.finding import (
     DRAFTER_CONFIG,
     DRAFTER_FORMAT,
@@ -144,14 +144,14 @@ Load = Callable[[Path, Any], TrainedDrafter]
 """Reads the drafter in a folder for a loaded target, whose number format it takes. Raises:
 BundleError for one that cannot be read or run; IncompatibleError for another target."""
 
-_PUBLISHED: tuple[tuple[Callable[[Mapping[str, Any]], bool], Load], ...] = (
-    (is_block_drafter, load_dflash),
-    (is_eagle3, load_eagle3),
-    (is_mtp, load_mtp),
-    (is_gemma4_assistant, load_gemma4_assistant),
-    (is_redrafter, load_redrafter),
-)
-"""Formats that others publish: whether a `config.json` is of it, and what reads such a folder."""
+_PUBLISHED: dict[DrafterFormat, Load] = {
+    **dict.fromkeys(BLOCK_FORMATS, load_dflash),
+    DrafterFormat.EAGLE_3: load_eagle3,
+    DrafterFormat.MTP: load_mtp,
+    DrafterFormat.GEMMA_4: load_gemma4_assistant,
+    DrafterFormat.REDRAFTER: load_redrafter,
+}
+"""What reads a folder in a format that others publish."""
 
 
 def _reader_of(folder: Path) -> Load | None:
@@ -160,7 +160,8 @@ def _reader_of(folder: Path) -> Load | None:
         config = read_drafter_json(folder)
     except BundleError:
         return None
-    return next((load for is_it, load in _PUBLISHED if is_it(config)), None)
+    found = drafter_format(config)
+    return None if found is None else _PUBLISHED.get(found)
 
 
 @once_per_model

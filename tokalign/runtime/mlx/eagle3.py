@@ -138,12 +138,6 @@ class Eagle3Drafter(TapsDrafter, CachedDrafter):
         return self.among_all(logits)
 
 
-def is_eagle3(config: Mapping[str, Any]) -> bool:
-    """Whether a `config.json` is that of a drafter of this kind."""
-    kind = config.get("speculators_model_type", "eagle3")
-    return kind == "eagle3" and "draft_vocab_size" in config
-
-
 def as_speculators(config: Mapping[str, Any], taps: Sequence[int]) -> dict[str, Any]:
     """The `config.json` of `speculators` for a drafter with a config of any layout, or with these
     sizes. taps: the layers whose outputs it reads."""

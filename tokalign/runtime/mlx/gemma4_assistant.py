@@ -173,11 +173,6 @@ def _contents(layer: Any) -> tuple[Array, Array]:
     return layer.keys[..., : layer.offset, :], layer.values[..., : layer.offset, :]
 
 
-def is_gemma4_assistant(config: Mapping[str, Any]) -> bool:
-    """Whether a `config.json` is that of a drafter of this kind."""
-    return "backbone_hidden_size" in config
-
-
 def load_gemma4_assistant(folder: Path, target: Any) -> Gemma4Assistant:
     """See `drafter_folder.Load`."""
     config, name = read_drafter_json(folder), str(folder)

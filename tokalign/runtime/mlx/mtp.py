@@ -33,6 +33,7 @@ from tokalign.runtime.mlx.published_drafter import fill, read_drafter_json, read
 from tokalign.runtime.mlx.recurrent_drafter import TargetEnds
 from tokalign.runtime.mlx.taps import MOST_ROWS, KeptRows, state_rows
 from tokalign.runtime.rounds import Array
+from tokalign.tables.drafter_formats import GOES_ON_NORMED
 
 _NAMES = {
     **dict.fromkeys(("fc", "eh_proj"), "fc"),
@@ -41,12 +42,6 @@ _NAMES = {
     **dict.fromkeys(("norm", "shared_head.norm"), "norm"),
 }
 _SHARED = ("embed_tokens.", "shared_head.head.")  # copies of the target's
-
-GOES_ON_NORMED = {
-    **dict.fromkeys(("qwen3_5", "qwen3_5_moe", "qwen3_next"), True),
-    **dict.fromkeys(("glm4_moe", "glm4_moe_lite", "deepseek_v3"), False),
-}
-"""Types of targets; whether the layer goes on from its outputs after its last norm."""
 
 
 class MtpDrafter(CachedDrafter):
@@ -91,11 +86,6 @@ class MtpDrafter(CachedDrafter):
         """See `CachedDrafter`."""
         outputs = outputs if self._goes_on_normed else self.norm(outputs)
         return self._ends.unembed(outputs.astype(self._ends.dtype))
-
-
-def is_mtp(config: Mapping[str, Any]) -> bool:
-    """Whether a `config.json` is that of a target that may have such a layer, or of one alone."""
-    return str(config.get("model_type", "")).removesuffix("_mtp") in GOES_ON_NORMED
 
 
 def holds_mtp(folder: Path, target: Any) -> bool:

@@ -32,11 +32,6 @@ from tokalign.runtime.rounds import Array
 _KNOWN = frozenset({"vocab_size", "hidden_size", "exit_dim", "num_draft_layers", "rnn"})
 
 
-def is_redrafter(config: Mapping[str, Any]) -> bool:
-    """Whether a `config.json` is that of a drafter of this kind."""
-    return config.get("model_type") == "recurrent_drafting_drafter"
-
-
 def load_redrafter(folder: Path, target: Any) -> RecurrentDrafter:
     """See `drafter_folder.Load`."""
     config, name = read_drafter_json(folder), str(folder)

@@ -1,0 +1,66 @@
+"""The format of a trained drafter, told from its `config.json` alone.
+
+Source: the configurations that `dflash` 0.1.0, `speculators` 0.9.0, DeepSpec, SpecForge, mlx-lm and
+Apple's ReDrafter write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any
+
+from tokalign.tables.finding import DRAFTER_FORMAT
+
+
+class DrafterFormat(StrEnum):
+    """What people call a format. RECURRENT: tokalign's own. MTP: a layer in a checkpoint."""
+
+    RECURRENT = "recurrent"
+    REDRAFTER = "ReDrafter"
+    DFLASH = "DFlash"
+    DFLASH_2 = "DFlash 2"
+    DSPARK = "DSpark"
+    EAGLE_3 = "EAGLE-3"
+    MTP = "MTP"
+    GEMMA_4 = "Gemma 4 assistant"
+
+
+BLOCK_FORMATS = frozenset((DrafterFormat.DFLASH, DrafterFormat.DFLASH_2, DrafterFormat.DSPARK))
+"""Formats of drafters that guess a block of ids in one pass."""
+
+GOES_ON_NORMED = {
+    **dict.fromkeys(("qwen3_5", "qwen3_5_moe", "qwen3_next"), True),
+    **dict.fromkeys(("glm4_moe", "glm4_moe_lite", "deepseek_v3"), False),
+}
+"""Types of targets that may have an MTP layer; whether it goes on from its outputs after its last
+norm."""
+
+_OF_SPECULATORS = {
+    "dflash": DrafterFormat.DFLASH,
+    "dflash2": DrafterFormat.DFLASH_2,
+    "dspark": DrafterFormat.DSPARK,
+    "eagle3": DrafterFormat.EAGLE_3,
+}
+
+
+def drafter_format(config: Mapping[str, Any]) -> DrafterFormat | None:
+    """The format of the drafter with this `config.json`; None for one that is not run. An MTP layer
+    may be missing in a checkpoint all the same."""
+    if config.get("format") == DRAFTER_FORMAT:
+        return DrafterFormat.RECURRENT
+    if kind := config.get("speculators_model_type"):
+        return _OF_SPECULATORS.get(kind)
+    block, named = config.get("dflash_config"), " ".join(config.get("architectures") or ())
+    if "DSpark" in named or (block or {}).get("projector_type") == "dspark":
+        return DrafterFormat.DSPARK
+    if block is not None:
+        return DrafterFormat.DFLASH_2 if "selector_rank" in block else DrafterFormat.DFLASH
+    if "draft_vocab_size" in config:
+        return DrafterFormat.EAGLE_3
+    if "backbone_hidden_size" in config:
+        return DrafterFormat.GEMMA_4
+    kind = str(config.get("model_type"))
+    if kind == "recurrent_drafting_drafter":
+        return DrafterFormat.REDRAFTER
+    return DrafterFormat.MTP if kind.removesuffix("_mtp") in GOES_ON_NORMED else None
