@@ -91,10 +91,8 @@ class Way:
 class Session:
     """What is kept between the answers of a session."""
 
-    def __init__(self, drafting: Drafting, costs: RoundCosts, draft: Draft | None) -> None:
+    def __init__(self, costs: RoundCosts, draft: Draft | None) -> None:
         self.outputs, self.mixing = OutputStore(), Mixing()
-        if drafting.known_rows is not None:
-            self.outputs.logits.begin_with(drafting.known_rows)
         drafts = {}
         if draft is not None:
             times = [costs.drafting(passes, tree=True) for passes in range(1, 1 + MAX_DRAFT)]
@@ -180,7 +178,7 @@ def free_sources(
 ) -> Way:
     """tokalign's sources under the controller. draft: a draft model besides the free ones. kept:
     all answers are of one session; else each has its own."""
-    new = partial(Session, drafting, costs, draft)
+    new = partial(Session, costs, draft)
     session = new()
 
     def store() -> RowStore:
@@ -196,7 +194,7 @@ def free_sources(
             logits=session.outputs.logits,
             mixing=session.mixing,
             outputs=(session.outputs.text,) if kept else (),
-        )
+        ).with_stores(vocabulary)
         return make_drafter(known, *models, noise=noise_of(answer, vocabulary))
 
     def done(answer: Answer) -> None:

@@ -50,11 +50,12 @@ def drafter_format(config: Mapping[str, Any]) -> DrafterFormat | None:
     if config.get("format") == DRAFTER_FORMAT:
         return DrafterFormat.RECURRENT
     if kind := config.get("speculators_model_type"):
-        return _OF_SPECULATORS.get(kind)
-    block, named = config.get("dflash_config"), " ".join(config.get("architectures") or ())
-    if "DSpark" in named or (block or {}).get("projector_type") == "dspark":
+        return _OF_SPECULATORS.get(str(kind))
+    block = config.get("dflash_config")
+    block = block if isinstance(block, Mapping) else {}  # what reads it refuses another one
+    if "DSpark" in str(config.get("architectures")) or block.get("projector_type") == "dspark":
         return DrafterFormat.DSPARK
-    if block is not None:
+    if "dflash_config" in config:
         return DrafterFormat.DFLASH_2 if "selector_rank" in block else DrafterFormat.DFLASH
     if "draft_vocab_size" in config:
         return DrafterFormat.EAGLE_3
