@@ -54,8 +54,9 @@ class DocumentReader:
 
     def _end(self) -> None:
         if self._pool is not None:
-            if self._process in (child.pid for child in multiprocessing.active_children()):
-                os.kill(self._process, signal.SIGKILL)
+            for child in multiprocessing.active_children():
+                if child.pid == self._process:
+                    child.kill()  # unlike `os.kill`, nothing where it has just ended by itself
             self._pool.shutdown()
             self._pool = None
 
