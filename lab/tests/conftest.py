@@ -10,6 +10,7 @@ from fixtures import (  # noqa: F401
     no_tables_of_the_user,
     official_vocabularies_are_read_once,
     qwen,
+    sentences,
     shared_data,
     tokenizer,
 )

@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import mlx.core as mx
 import pytest
 from command_lines import Ended, start
 from command_lines import run as tokalign
@@ -147,6 +148,19 @@ def test_training_that_only_harms_says_so(target: Path, sentences: Path, tmp_pat
     assert "the best so far" not in ended.err
 
 
+def needs_of_others(folder: Path, target: Path) -> None:
+    """vLLM asks for the activation and a name of the target, `speculators` for all of this."""
+    config = json.loads((folder / "config.json").read_text())
+    assert config["transformer_layer_config"]["hidden_act"] == "silu"
+    packaged = config["speculators_config"]
+    assert packaged["verifier"] == {"name_or_path": str(target), "architectures": []}
+    [method] = packaged["proposal_methods"]
+    assert method["proposal_type"] == packaged["default_proposal_method"] == "greedy"
+    assert method["speculative_tokens"] == 3
+    weights: Any = mx.load(str(folder / "model.safetensors"))
+    assert weights["d2t"].dtype == mx.int64
+
+
 @pytest.mark.parametrize("kind", ["dflash", "eagle3"])
 def test_a_drafter_in_a_published_format_is_written_with_a_card_and_drafts(
     sentences: Path, tmp_path: Path, kind: str
@@ -168,8 +182,12 @@ def test_a_drafter_in_a_published_format_is_written_with_a_card_and_drafts(
     assert "h of training at most" in ended.err
     card = (output / "README.md").read_text("utf-8")
     assert f"- {kind}" in card
+    assert "# A drafter for target\n" in card
+    assert str(tmp_path) not in card, "a path says nothing elsewhere"
     assert "written.jsonl" in card
     assert "Two of five steps learned what the target wrote at temperature 0.7" in card
+    if kind == "eagle3":
+        needs_of_others(output, target)
     decode = ("decode", "--target", target, "-p", "Zażółć", "-m", "12", "--json")
     plain, drafted = tokalign(*decode).json, tokalign(*decode, "--drafter", output).json
     assert plain["text"] == drafted["text"]

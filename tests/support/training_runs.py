@@ -25,7 +25,7 @@ class Train:
     """Labels and trains into a folder; killed when `kill` says so of a stage and its units done.
 
     begin_with: a drafter to be continued. learns_own: the text's own ids are learned in turn with
-    the labels. labelling: fields of the labelling to change.
+    the labels. draft_vocabulary: ids of an EAGLE-3's head. labelling: fields of it to change.
     """
 
     target: LanguageModel[Any]
@@ -41,10 +41,11 @@ class Train:
         learns_own: bool = False,
         kill: Callable[[str, int], bool] = lambda _label, _done: False,
         report: Callable[[Evaluation], None] = lambda _: None,
+        draft_vocabulary: int = 300,
         **labelling: Any,
     ) -> Training:
         target, stage, workspace = self.target, killed_when(kill), folder / "workspace"
-        shape = BlockShape(block=4, taps=(0, 1, 2), draft_vocabulary=300)
+        shape = BlockShape(block=4, taps=(0, 1, 2), draft_vocabulary=draft_vocabulary)
         layers = {} if kind == "redrafter" else {"future": 4, "taps": shape.taps}
         how = LabelOptions(
             positions=400, held_out=64, window=32, labelling=Labelling(**layers, **labelling)

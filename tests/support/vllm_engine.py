@@ -1,6 +1,7 @@
-"""Generate with vLLM, plainly or with tokalign's proposer, and print what came as JSON.
+"""Generate with vLLM, plainly, with tokalign's proposer or with an EAGLE-3 drafter, and print what
+came as JSON.
 
-    python tests/support/vllm_engine.py MODEL MAX_TOKENS [DICTIONARY] < prompts.json
+    python tests/support/vllm_engine.py MODEL MAX_TOKENS [DICTIONARY | FOLDER] < prompts.json
 
 It is a program of its own because an engine keeps its process's memory.
 """
@@ -21,20 +22,27 @@ os.environ |= {
 }
 
 
-def generate(model: str, prompts: list[str], max_tokens: int, dictionary: str | None) -> Any:
+def drafting_with(given: str | None) -> dict[str, Any]:
+    """What vLLM is told. given: a dictionary, the folder of a drafter, or nothing."""
+    if given is None:
+        return {}
+    if os.path.isdir(given):
+        eagle = {"method": "eagle3", "model": given, "num_speculative_tokens": 3}
+        return {"speculative_config": eagle}
+    return {
+        "speculative_config": {
+            "method": "custom_class",
+            "model": "tokalign.vllm.DictionaryProposer",
+            "num_speculative_tokens": 6,
+        },
+        "additional_config": {"tokalign": {"dictionary": given}},
+    }
+
+
+def generate(model: str, prompts: list[str], max_tokens: int, drafts: str | None) -> Any:
     """The greedy outputs as ids, and vLLM's own counters of drafts."""
     from vllm import LLM, SamplingParams
 
-    drafting: dict[str, Any] = {}
-    if dictionary is not None:
-        drafting = {
-            "speculative_config": {
-                "method": "custom_class",
-                "model": "tokalign.vllm.DictionaryProposer",
-                "num_speculative_tokens": 6,
-            },
-            "additional_config": {"tokalign": {"dictionary": dictionary}},
-        }
     engine = LLM(
         model=model,
         dtype="float32",
@@ -42,11 +50,12 @@ def generate(model: str, prompts: list[str], max_tokens: int, dictionary: str | 
         max_model_len=256,
         max_num_seqs=4,  # fewer than the prompts, so that requests change rows
         disable_log_stats=False,
-        **drafting,
+        **drafting_with(drafts),
     )
     outputs = engine.generate(prompts, SamplingParams(temperature=0, max_tokens=max_tokens))
     counts = {m.name: m.value for m in engine.get_metrics() if hasattr(m, "value")}
     return {
+        "prompts": [list(output.prompt_token_ids) for output in outputs],
         "ids": [list(output.outputs[0].token_ids) for output in outputs],
         "drafted": counts.get("vllm:spec_decode_num_draft_tokens", 0),
         "accepted": counts.get("vllm:spec_decode_num_accepted_tokens", 0),

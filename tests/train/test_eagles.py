@@ -25,11 +25,13 @@ WHOLE = FitOptions(batch=99, candidates=None)
 
 
 @pytest.mark.parametrize("kind", ["text", "greedy"])
-@pytest.mark.parametrize("norms", [False, True])
-def test_drafts_of_a_batch_are_those_of_a_cache(kind: Kind, norms: bool) -> None:
+@pytest.mark.parametrize(
+    "switches", [(), ("norm_before_residual", "norm_before_fc"), ("fc_norm", "norm_output")]
+)
+def test_drafts_of_a_batch_are_those_of_a_cache(kind: Kind, switches: tuple[str, ...]) -> None:
     model = random_model(layers=3)
-    changed = {"norm_before_residual": norms, "norm_before_fc": norms, "draft_vocab_size": 96}
-    drafter = random_eagle(model, eagle_config(model, **changed))
+    changed = dict.fromkeys(switches, True)
+    drafter = random_eagle(model, eagle_config(model, draft_vocab_size=96, **changed))
     labelling = Labelling(kind=kind, future=4, taps=TAPS)
     labels = random_labels(2, WINDOW, layers=3, **asdict(labelling))
     made = WindowBatches(labels, labelling, WHOLE, window=WINDOW, vocabulary_size=96)

@@ -18,6 +18,8 @@ from typing import Any
 import pytest
 from places import DEMO, ROOT
 
+from tokalign.runtime.rounds import common_prefix
+
 pytestmark = [
     pytest.mark.long,
     pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed"),
@@ -46,6 +48,39 @@ def generate(*arguments: str | Path) -> dict[str, Any]:
     return found
 
 
+def chains(target: Path, folder: Path, texts: list[list[int]], prompts: list[int]) -> list[int]:
+    """How many drafts of three ids there are here, and how many of their first, second and third
+    ids are right. texts: prompts with outputs. prompts: ids of each that are the prompt's."""
+    import mlx.core as mx
+
+    from tokalign.runtime.decoder import LanguageModel
+    from tokalign.runtime.mlx.beam_search import of_beams
+    from tokalign.runtime.mlx.eagle3 import load_eagle3
+    from tokalign.runtime.mlx.session import TargetModelSession
+
+    model: Any = LanguageModel.from_folder(target, dtype="float32").model
+    drafter, counts = load_eagle3(folder, model), [0, 0, 0, 0]
+    for text, count in zip(texts, prompts, strict=True):
+        target_session = TargetModelSession(model, watch=drafter.watch)
+        session = drafter.session(target_session)
+        target_session.logits(text[:count])
+        end = count + 1
+        while end < len(text):
+            state, found = session.begin(text[:end])
+            chain = list[int]()
+            for left in (2, 1, 0):
+                chain.append(int(mx.argmax(found[0]).item()))
+                if left:
+                    first = of_beams(state, mx.array([0]))
+                    state, found = session.step(first, mx.array(chain[-1:]))
+            target_session.logits([*text[:end], *chain], last=4)
+            right = common_prefix(chain, text[end : end + 3])
+            for place in range(1 + right):
+                counts[place] += 1
+            end += right + 1
+    return counts
+
+
 @pytest.fixture(scope="module")
 def dictionary(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tables")
@@ -61,3 +96,20 @@ def test_drafts_are_accepted_and_change_nothing(dictionary: Path) -> None:
     assert plain["drafted"] == 0
     assert drafted["accepted"] > 20
     assert drafted["rounds"] < sum(map(len, plain["ids"]))
+
+
+def test_an_eagle_that_was_trained_here_is_accepted_as_often(tmp_path: Path) -> None:
+    pytest.importorskip("mlx.core")
+    folder, text = tmp_path / "eagle", ROOT / "corpora" / "pl-mini.txt"
+    train = ["train", "--target", DEMO / "target", "--kind", "eagle3", "--output", folder]
+    train += ["--positions", "2000", "--epochs", "4", "--batch", "32", text]
+    subprocess.run([sys.executable, "-m", "tokalign", *map(str, train)], cwd=ROOT, check=True)
+    plain, drafted = (generate(DEMO / "target", "60", *given) for given in ([], [folder]))
+    assert drafted["ids"] == plain["ids"]
+    prompts = drafted["prompts"]
+    texts = [[*a, *b] for a, b in zip(prompts, plain["ids"], strict=True)]
+    rounds, *right = chains(DEMO / "target", folder, texts, [*map(len, prompts)])
+    assert rounds == drafted["rounds"]
+    assert sum(right) > 20
+    beyond = drafted["accepted"] - sum(right)
+    assert 0 <= beyond <= 3 * len(texts), "vLLM also counts ids after the end of a text"

@@ -82,6 +82,10 @@ def load_models(
         for index, place in enumerate(places)
     ]
     extra = tokens_that_stop(models[0].tokenizer, extra_eos_token)
+    models = [
+        replace(model, name=place.source or place.name)
+        for model, place in zip(models, places, strict=True)
+    ]
     return [replace(models[0], stop_ids=models[0].stop_ids | extra), *models[1:]]
 
 

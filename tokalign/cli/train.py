@@ -212,21 +212,22 @@ def command(
     learner = plan.learner(
         model, labelled, partial(load_models, dtype=dtype, trust_remote_code=trust_remote_code)
     )
+    name = model.name
     del model  # large, and a draft model is taught without it
     before = sum(learner.measure()) if plan.begins_trained else 0.0
     if plan.begins_trained:
         note(f"{before:.3f} accepted per round before training")
     stage, report = partial(progress, unit="steps"), partial(_report, before)
     trained = train(learner, output, workspace, stage=stage, report=report)
-    name = "draft" if plan.kind == "model" else "drafter"
+    role = "draft" if plan.kind == "model" else "drafter"
     if plan.kind != "model":
-        write_card(output, plan.kind, target, trained.record)
-    note(f"{name} -> {output}; the labels stay in {workspace} for other runs")
+        write_card(output, plan.kind, name, trained.record)
+    note(f"{role} -> {output}; the labels stay in {workspace} for other runs")
     accepted = trained.best
     result = {
         "target": target,
         "kind": plan.kind,
-        name: str(output),
+        role: str(output),
         "parameters": trained.parameters,
         "positions": learner.positions,
         "steps": trained.step,
@@ -235,7 +236,7 @@ def command(
     }
     verdict = (
         f"{accepted:.2f} ids a round are accepted on text that was held out. Use it with: "
-        f"tokalign decode --target {target} --{name} {output} ..."
+        f"tokalign decode --target {target} --{role} {output} ..."
     )
     if accepted < before:
         note(

@@ -46,11 +46,13 @@ from tokalign.tokenizer.vocabulary import DraftId, Id, TargetId
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LanguageModel(Generic[Id]):
     """A model with its tokenizer, typed by whose ids it speaks. model: an mlx-lm model. folder:
-    where its files are, if known. stop_ids: end its output."""
+    where its files are, if known. name: its Hub repository, or else what it was loaded by.
+    stop_ids: end its output."""
 
     model: Any
     tokenizer: Tokenizer[Id]
     folder: Path | None = None
+    name: str = ""
     stop_ids: frozenset[Id] = frozenset()
 
     @classmethod

@@ -9,6 +9,7 @@ Source: EAGLE-3 (Li et al., 2025), section 3.2: several steps are trained on the
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ def draft_states(drafter: Eagle3Drafter, batch: WindowBatch) -> Array:
         attended = attend(queries, window, (own_keys, own_values), seen)
         output = attention.o_proj(attended.reshape(windows, count, -1))
         x = (layer.hidden_norm(x) if layer.adds_normed else x) + output
-        x = x + layer.mlp(layer.post_attention_layernorm(x))
+        x = drafter.output(x + layer.mlp(layer.post_attention_layernorm(x)))
         outputs.append(x)
     return mx.stack(outputs, axis=2)
 
@@ -69,8 +70,7 @@ def _read(drafter: Eagle3Drafter, states: Array, ids: Array) -> Array:
 
 
 def choose_ids(following: NDArray[np.int32], count: int, size: int) -> NDArray[np.int32]:
-    """The `count` ids of a vocabulary of `size` that are most frequent in i[n], ascending. Ties go
-    to the lowest ids."""
+    """The `count` ids of `size` that are most frequent in i[n], ascending; ties: the lowest."""
     seen = np.bincount(following, minlength=size)
     return np.sort(np.argsort(-seen, kind="stable")[:count]).astype(np.int32)
 
@@ -84,25 +84,24 @@ class EagleLearner(DrafterLearner):
 
         Raises: UsageError for a number of taps that the format does not have.
         """
-        model, sizes = target.model, target_sizes(target)
-        taps, width = self.shape.read_of(len(model.layers)), sizes["hidden_size"]
+        # Some targets' states are thousands, to which a layer would add nothing.
+        own = target_sizes(target) | {"num_hidden_layers": 1, "norm_before_fc": True}
+        model, width = target.model, own["hidden_size"]
+        taps = self.shape.read_of(len(model.layers))
         if len(taps) != 3:
             raise UsageError(f"an EAGLE-3 drafter reads three layers, not {len(taps)}; give --taps")
-        # Some targets' states are thousands, to which a layer would add nothing.
-        config = as_speculators({**sizes, "num_hidden_layers": 1, "norm_before_fc": True}, taps)
-        read = Eagle3Config.from_json(config, name="the new drafter")
-        drafter = Eagle3Drafter(read, model)
+        config = self._with_head(target, own, taps)
+        drafter = Eagle3Drafter(Eagle3Config.from_json(config, name="the new drafter"), model)
         begin_as_target(drafter, model)
         drafter.fc.weight[:, -width:] += mx.eye(width)
-        return drafter, self._with_head(target, config)
+        return drafter, config
 
     def continued(self, target: LanguageModel[TargetId], folder: Path) -> Made:
         """It is trained on with the target's head; its embedding, if it has one, stays."""
         drafter = load_eagle3(folder, target.model)
         if drafter.config.quantization or len(drafter.layers) != 1:
             raise UsageError(
-                f"{folder} has quantized weights or several layers; give an EAGLE-3 drafter of one "
-                "layer in 16 bits"
+                f"{folder} is quantized or has several layers; give one of one layer in 16 bits"
             )
         logits = drafter.among_all(mx.zeros(drafter.config.draft_vocab_size))
         self._remark("its head knew", np.flatnonzero(np.array(logits) == 0), logits.size)
@@ -110,17 +109,20 @@ class EagleLearner(DrafterLearner):
         if "embed_tokens" in drafter:
             drafter.embed_tokens.freeze()
         taps = drafter.config.taps(len(target.model.layers))
-        config = as_speculators(read_drafter_json(folder), taps)
-        return drafter, self._with_head(target, config)
+        return drafter, self._with_head(target, read_drafter_json(folder), taps)
 
-    def _with_head(self, target: LanguageModel[TargetId], config: dict[str, Any]) -> dict[str, Any]:
-        """Choose the ids that the head knows; returns the config with how many there are."""
+    def _with_head(
+        self, target: LanguageModel[TargetId], config: Mapping[str, Any], taps: Sequence[int]
+    ) -> dict[str, Any]:
+        """Choose the ids that the head knows; returns the config to be written."""
         self._ends = TargetEnds.of(target.model)
         size = self._ends.vocabulary_size
         known = choose_ids(self.labels.following(), self.shape.draft_vocabulary, size)
         self._remark("the head knows", known, size)
         self._known = mx.array(known)
-        return config | {"draft_vocab_size": len(known)}
+        depth = self.labels.options.labelling.future - 1
+        packaged = as_speculators(config, taps, target.name, target.folder, depth)
+        return packaged | {"draft_vocab_size": len(known)}
 
     def _remark(self, begins: str, ids: NDArray[Any], size: int) -> None:
         share = np.isin(self.labels.following(), ids).mean()
@@ -131,7 +133,7 @@ class EagleLearner(DrafterLearner):
 
     def logits(self, states: Array, ids: Array = None) -> Array:
         known, size = self._known, self._ends.vocabulary_size
-        logits = self.module.norm(states) @ self._ends.head_rows(known if ids is None else ids).T
+        logits = self.module.normed(states) @ self._ends.head_rows(known if ids is None else ids).T
         return among_all(logits, places_of(known, size)) if ids is None else logits
 
     def weights(self) -> dict[str, Array]:
@@ -140,4 +142,4 @@ class EagleLearner(DrafterLearner):
         if len(ids) == size:
             return weights
         knows = places_of(ids, size) < len(ids)
-        return weights | {"d2t": ids - mx.arange(len(ids)), "t2d": knows}
+        return weights | {"d2t": ids.astype(mx.int64) - mx.arange(len(ids)), "t2d": knows}

@@ -3,9 +3,10 @@
 Its first layer attends to the embedding of an id beside what the target computed for the id before
 it. It has a head of its own, often over the most frequent ids alone, and may have an embedding.
 Three layouts are read. SafeAILab and SpecForge: `midlayer`, ids of layers whose *outputs* are read.
-speculators: `layers.N`, a nested configuration, ids of layers whose *inputs* are read.
+speculators: `layers.N`, a nested configuration, ids of layers whose *inputs* are read; EAGLE 3.1
+there is two norms more.
 Source: EAGLE-3 (Li et al., 2025); `mlx-vlm` 0.7.10, which `lab/tests/test_eagle3_parity.py`
-compares with.
+compares with, and `speculators` 0.9.0 (`lab/tests/test_speculators_parity.py`).
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from tokalign.runtime.mlx.published_drafter import (
     refuse,
     refuse_unknown,
 )
+from tokalign.runtime.mlx.weights import read_config
 from tokalign.runtime.rounds import Array
 
 _INPUTS = "eagle_aux_hidden_state_layer_ids"
@@ -43,7 +45,8 @@ _USUAL = {
 """Switches of `eagle_config`, and how they are in a network that is run."""
 
 _KNOWN = SHAPE_KEYS | {
-    *("norm_before_residual", "norm_before_fc", "embed_requires_grad", "eagle_config", _INPUTS),
+    *("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output", "embed_requires_grad"),
+    *("eagle_config", _INPUTS),
     *("transformer_layer_config", "speculators_config", "speculators_version"),
     *("speculators_model_type", "sliding_window", "layer_types", "tie_word_embeddings"),
 }
@@ -54,12 +57,16 @@ class Eagle3Config(DrafterShape):
     """The shape of a drafter, named as in its `config.json`.
 
     target_layer_ids: the target's layers whose outputs it reads; None for the authors' choice.
+    norm_before_fc, fc_norm: a norm over what it reads of all of them, or one for each.
+    norm_output: whether it goes on from its normed outputs.
     """
 
     target_layer_ids: tuple[int, ...] | None = None
     tie_word_embeddings: bool = False
     norm_before_residual: bool = False
     norm_before_fc: bool = False
+    fc_norm: bool = False
+    norm_output: bool = False
 
     @classmethod
     def from_json(cls, config: Mapping[str, Any], *, name: str) -> Eagle3Config:
@@ -110,13 +117,22 @@ class Eagle3Drafter(TapsDrafter, CachedDrafter):
         self.config = config
         if config.norm_before_fc:
             self.input_norm = nn.RMSNorm(self.fc.weight.shape[1], eps=config.rms_norm_eps)
+        if config.fc_norm:
+            width, eps = config.target_hidden_size, config.rms_norm_eps
+            self.fc_norm = [nn.RMSNorm(width, eps=eps) for _ in self._taps]
         others = [TransformerBlock(config) for _ in range(1, config.num_hidden_layers)]
         self.layers = [FirstLayer(config), *others]
 
     def states(self, watched: Array) -> Array:
         """See `CachedDrafter`."""
         watched = watched.astype(self.norm.weight.dtype)
-        return self.fc(self.input_norm(watched) if self.config.norm_before_fc else watched)
+        if self.config.norm_before_fc:
+            watched = self.input_norm(watched)
+        if self.config.fc_norm:
+            parts = mx.split(watched, len(self.fc_norm), axis=-1)
+            normed = [norm(part) for norm, part in zip(self.fc_norm, parts, strict=True)]
+            watched = mx.concatenate(normed, axis=-1)
+        return self.fc(watched)
 
     def read(self, ids: Array, states: Array, cache: Sequence[Any], mask: Any) -> Array:
         """See `CachedDrafter`."""
@@ -124,11 +140,19 @@ class Eagle3Drafter(TapsDrafter, CachedDrafter):
         x = self.layers[0](states[None], embedded[None], mask, cache[0])
         for layer, of_layer in zip(self.layers[1:], cache[1:], strict=True):
             x = layer(x, mask, of_layer)
-        return x[0]
+        return self.output(x[0])
+
+    def output(self, x: Array) -> Array:
+        """What it goes on from, f[..., width] of its last layer."""
+        return self.norm(x) if self.config.norm_output else x
+
+    def normed(self, outputs: Array) -> Array:
+        """What its head reads of outputs f[..., width]."""
+        return outputs if self.config.norm_output else self.norm(outputs)
 
     def logits(self, outputs: Array) -> Array:
         """See `CachedDrafter`; -inf for ids that its head does not know."""
-        outputs = self.norm(outputs)
+        outputs = self.normed(outputs)
         if "lm_head" in self:
             logits = self.lm_head(outputs)
         elif self.config.tie_word_embeddings and "embed_tokens" in self:
@@ -138,16 +162,31 @@ class Eagle3Drafter(TapsDrafter, CachedDrafter):
         return self.among_all(logits)
 
 
-def as_speculators(config: Mapping[str, Any], taps: Sequence[int]) -> dict[str, Any]:
+def as_speculators(
+    config: Mapping[str, Any], taps: Sequence[int], target: str, folder: Path | None, tokens: int
+) -> dict[str, Any]:
     """The `config.json` of `speculators` for a drafter with a config of any layout, or with these
-    sizes. taps: the layers whose outputs it reads."""
-    layer = {"model_type": "llama", **config, **config.get("transformer_layer_config", {})}
+    sizes.
+
+    taps: the layers whose outputs it reads. target: its name; it is in a folder. tokens: that it is
+    to guess in a round.
+    """
+    architectures = [] if folder is None else read_config(folder).get("architectures") or []
+    usual = {"model_type": "llama", "hidden_act": "silu"}  # vLLM has no values of its own
+    layer = {**usual, **config, **config.get("transformer_layer_config", {})}
+    proposes = {"proposal_type": "greedy", "speculative_tokens": tokens, "verifier_accept_k": 1}
+    switches = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
     own = {
         "architectures": ["Eagle3Speculator"],
         "speculators_model_type": "eagle3",
+        "speculators_config": {
+            "algorithm": "eagle3",
+            "proposal_methods": [proposes],
+            "default_proposal_method": "greedy",
+            "verifier": {"name_or_path": target, "architectures": architectures},
+        },
         "draft_vocab_size": layer["vocab_size"],
-        "norm_before_residual": bool(config.get("norm_before_residual")),
-        "norm_before_fc": bool(config.get("norm_before_fc")),
+        **{switch: bool(config.get(switch)) for switch in switches},
         "target_hidden_size": config.get("target_hidden_size") or layer["hidden_size"],
         _INPUTS: [tap + 1 for tap in taps],
     }
