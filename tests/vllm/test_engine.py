@@ -102,7 +102,7 @@ def test_an_eagle_that_was_trained_here_is_accepted_as_often(tmp_path: Path) -> 
     pytest.importorskip("mlx.core")
     folder, text = tmp_path / "eagle", ROOT / "corpora" / "pl-mini.txt"
     train = ["train", "--target", DEMO / "target", "--kind", "eagle3", "--output", folder]
-    train += ["--positions", "2000", "--epochs", "4", "--batch", "32", text]
+    train += ["--positions", "1000", "--held-out", "128", "--epochs", "4", "--batch", "64", text]
     subprocess.run([sys.executable, "-m", "tokalign", *map(str, train)], cwd=ROOT, check=True)
     plain, drafted = (generate(DEMO / "target", "60", *given) for given in ([], [folder]))
     assert drafted["ids"] == plain["ids"]
