@@ -69,3 +69,13 @@ def test_a_disturbed_measurement_is_no_verdict_and_nothing_is_written(
         ended.is_refused(1, "no verdict: the machine was busy (2 rows took 4.5", "--budget")
         assert ended.out == ""
     assert [*tmp_path.rglob("*.json"), *tmp_path.rglob("*.html")] == []
+
+
+def test_a_fall_that_is_seen_every_time_is_the_machine_s(
+    models: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = {1: [3.0] * 5, 2: [9.0] * 5, 3: [2.0] * 5}
+    monkeypatch.setattr("tokalign.evaluate.calibrate.time_passes", lambda *_: times)
+    curve = tmp_path / "mine.json"
+    assert calibrate(models, "--refresh", "--output", curve).code == 0
+    assert read_curve(str(curve)).row_times[:3] == (3.0, 9.0, 2.0)
