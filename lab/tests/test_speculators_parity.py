@@ -128,6 +128,10 @@ def close(ours: Any, theirs: Any) -> bool:
 def compare_eagle(theirs: Any, ours: Any) -> None:
     """Over drafts of three ids after some positions of a text."""
     logits = list[Any]()
+    assert ours.config.target_layer_ids == (0, 1, 2), "outputs of what they read the inputs of"
+    known = np.arange(theirs.draft_vocab_size)
+    if theirs.use_draft_vocab:
+        known = known + theirs.d2t.numpy()
     ids, states = read_text(3)
     theirs.lm_head.register_forward_hook(lambda *called: logits.append(called[2][0]))
     text = torch.tensor(ids)[None]
@@ -140,7 +144,8 @@ def compare_eagle(theirs: Any, ours: Any) -> None:
         x = ours.read(mx.array(ids[:end]), x, cache, create_causal_mask(end, 0))[-1:]
         for step in range(3):
             found = np.array(ours.logits(x)[0])
-            assert close(found[np.isfinite(found)], logits[step][position])
+            assert np.flatnonzero(np.isfinite(found)).tolist() == known.tolist()
+            assert close(found[known], logits[step][position])
             following = mx.array(ids[end + step : end + step + 1])
             x = ours.read(following, x, cache, None)
 
@@ -179,6 +184,7 @@ def test_a_block_is_guessed_as_theirs(network: str, tmp_path: Path) -> None:
     ours = load_dflash(tmp_path, random_model(layers=4))
     ids, states = read_text(2)
     text, width = torch.tensor(ids)[None], torch.zeros(1, LENGTH, WIDTH)
+    assert ours.config.target_layer_ids == (0, 1)
     known = ours.begin(0)
     anchored = theirs.config.sample_from_anchor
     begin = 0

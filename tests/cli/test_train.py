@@ -153,7 +153,7 @@ def needs_of_others(folder: Path, target: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     assert config["transformer_layer_config"]["hidden_act"] == "silu"
     packaged = config["speculators_config"]
-    assert packaged["verifier"] == {"name_or_path": str(target), "architectures": []}
+    assert packaged["verifier"] == {"name_or_path": str(target.resolve()), "architectures": []}
     [method] = packaged["proposal_methods"]
     assert method["proposal_type"] == packaged["default_proposal_method"] == "greedy"
     assert method["speculative_tokens"] == 3
@@ -206,6 +206,7 @@ def test_options_of_another_kind_of_drafter_are_refused(
     tokalign(*given, "--kind", "dflash", "--draft", target).is_refused(2, "leave one of them out")
     tokalign(*given, "--kind", "dflash", "--loss", "text").is_refused(2, "--labels text")
     tokalign(*given, "--kind", "dflash", "--taps", "1,1").is_refused(2, "different layers")
+    tokalign(*given, "--kind", "eagle3", "--taps", "0,1").is_refused(2, "three layers, not 2")
     tokalign(*given, "--layers", "2").is_refused(2, "--kind dflash")
     none = tokalign(*given, "--kind", "dflash", "--begin-with", tmp_path)
     none.is_refused(3, "config.json cannot be read")

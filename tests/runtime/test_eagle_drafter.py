@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import mlx.core as mx
@@ -25,6 +26,7 @@ from tokalign.runtime.drafting import NoDrafter
 from tokalign.runtime.loop import Limits
 from tokalign.runtime.mlx.beam_search import SOURCE, BeamShape, of_beams
 from tokalign.runtime.mlx.cache import kinds_without_rewinding
+from tokalign.runtime.mlx.drafter_folder import named_drafter
 from tokalign.runtime.mlx.eagle3 import Eagle3Drafter, load_eagle3
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import TargetModelSession
@@ -172,6 +174,19 @@ def test_a_folder_in_a_published_layout_is_read(layout: str, tmp_path: Path) -> 
         ({"draft_vocab_size": 47}, BundleError, "d2t"),
         ({"vocab_size": None}, BundleError, "vocab_size"),
         ({"intermediate_size": 8}, BundleError, "shape"),
+        ({"fc_norm": True, "norm_before_fc": True}, BundleError, "beside norm_before_fc"),
+        ({"fc_norm": "yes"}, BundleError, "bool"),
+        ({"fc_norm": True}, BundleError, "fc_norm.0.weight"),
+        ({"norm_output": [1]}, BundleError, "bool"),
+        ({"transformer_layer_config": [1]}, BundleError, "lacks or garbles"),
+        ({"eagle_config": [1]}, BundleError, "lacks or garbles"),
+        ({"layer_types": 5}, BundleError, "lacks or garbles"),
+        ({"eagle_aux_hidden_state_layer_ids": ["1"]}, BundleError, "lacks or garbles"),
+        ({"eagle_aux_hidden_state_layer_ids": [1, 1, 2]}, IncompatibleError, "one of them twice"),
+        ({"num_hidden_layers": 10**9}, BundleError, "1000"),
+        ({"intermediate_size": 10**12}, BundleError, "10000000"),
+        ({"rope_scaling": [1]}, BundleError, "lacks or garbles"),
+        ({"rope_scaling": {"type": "zzz"}}, BundleError, "zzz"),
     ],
 )
 def test_a_folder_that_cannot_be_run_is_refused(
@@ -182,4 +197,4 @@ def test_a_folder_that_cannot_be_run_is_refused(
     folder = write_eagle(tmp_path, random_eagle(target, config), config)
     (folder / "config.json").write_text(json.dumps({**config, **changed}))
     with pytest.raises(error, match=message):
-        load_eagle3(folder, target)
+        named_drafter(folder, SimpleNamespace(model=target))

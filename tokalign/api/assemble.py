@@ -83,7 +83,7 @@ def load_models(
     ]
     extra = tokens_that_stop(models[0].tokenizer, extra_eos_token)
     models = [
-        replace(model, name=place.source or place.name)
+        replace(model, name=place.source or str(Path(place.name).resolve()))
         for model, place in zip(models, places, strict=True)
     ]
     return [replace(models[0], stop_ids=models[0].stop_ids | extra), *models[1:]]

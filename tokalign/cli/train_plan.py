@@ -86,6 +86,10 @@ class TrainPlan:
         if folder is None and self.kind == "dflash":
             return replace(shape, taps=shape.read_of(layers))
         if folder is None:
+            if len(shape.taps or (1, 2, 3)) != 3:
+                raise UsageError(
+                    f"an EAGLE-3 drafter reads three layers, not {len(shape.taps)}; give --taps"
+                )
             spread = shape.taps or (1, layers // 2, layers - 1)
             last = (layers - 3, layers - 2, layers - 1)
             return replace(shape, taps=spread if len({*spread}) == len(spread) else last)
@@ -100,6 +104,10 @@ class TrainPlan:
                 layers=len(read.layer_types), block=read.block_size, taps=read.target_layer_ids
             )
         eagle = Eagle3Config.from_json(config, name=name)
+        if eagle.quantization or eagle.num_hidden_layers != 1:
+            raise UsageError(
+                f"{name} is quantized or has several layers; give one of one in 16 bits"
+            )
         return replace(shape, taps=eagle.taps(layers))
 
     @property

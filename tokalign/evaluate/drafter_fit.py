@@ -62,7 +62,7 @@ def drafter_facts(name: str, target: str) -> DrafterFacts:
         if not isinstance(config, dict):
             raise ValueError("it is no object")
         return _facts(config, read)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         raise BundleError(
             f"the drafter {name} cannot be judged: {error}; fetch it again"
         ) from error

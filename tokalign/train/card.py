@@ -13,8 +13,8 @@ from tokalign.train.options import OWN_LOSSES, DrafterKind
 _ABOUT = {
     "dflash": "A block drafter in the format of DFlash: in one pass it guesses the next {depth} "
     "tokens. `dflash` and `mlx-dspark` read the same folder.",
-    "eagle3": "A drafter in the format of EAGLE-3, packaged as by speculators. `mlx-vlm`, vLLM and "
-    "`speculators` read the same folder.",
+    "eagle3": "A drafter in the format of EAGLE-3, packaged as by speculators. vLLM, `speculators` "
+    "and, without EAGLE 3.1's norms, `mlx-vlm` read the same folder.",
     "redrafter": "A recurrent drafter (ReDrafter): it goes on from the target's last hidden state.",
 }
 
@@ -36,7 +36,6 @@ def write_card(folder: Path, kind: DrafterKind, target: str, record: Mapping[str
         files=", ".join(Path(str(file[0])).name for file in record["corpus"]),
         labels=record["labelling"]["kind"],
         losses=", ".join(options["losses"]),
-        evaluations=options["evaluations"],
         step=record["step"],
         own=f" Two of five steps learned what the target wrote at temperature "
         f"{own['temperature']:g}; losses: {', '.join(OWN_LOSSES)}."

@@ -17,11 +17,11 @@ import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
-from tokalign.errors import UsageError
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.eagle3 import Eagle3Config, Eagle3Drafter, as_speculators, load_eagle3
 from tokalign.runtime.mlx.published_drafter import among_all, by_head, places_of, read_drafter_json
 from tokalign.runtime.mlx.recurrent_drafter import TargetEnds
+from tokalign.runtime.mlx.weights import read_config
 from tokalign.runtime.rounds import Array
 from tokalign.tokenizer.vocabulary import TargetId
 from tokalign.train.begun import attend, begin_as_target, target_sizes
@@ -88,8 +88,6 @@ class EagleLearner(DrafterLearner):
         own = target_sizes(target) | {"num_hidden_layers": 1, "norm_before_fc": True}
         model, width = target.model, own["hidden_size"]
         taps = self.shape.read_of(len(model.layers))
-        if len(taps) != 3:
-            raise UsageError(f"an EAGLE-3 drafter reads three layers, not {len(taps)}; give --taps")
         config = self._with_head(target, own, taps)
         drafter = Eagle3Drafter(Eagle3Config.from_json(config, name="the new drafter"), model)
         begin_as_target(drafter, model)
@@ -99,10 +97,6 @@ class EagleLearner(DrafterLearner):
     def continued(self, target: LanguageModel[TargetId], folder: Path) -> Made:
         """It is trained on with the target's head; its embedding, if it has one, stays."""
         drafter = load_eagle3(folder, target.model)
-        if drafter.config.quantization or len(drafter.layers) != 1:
-            raise UsageError(
-                f"{folder} is quantized or has several layers; give one of one layer in 16 bits"
-            )
         logits = drafter.among_all(mx.zeros(drafter.config.draft_vocab_size))
         self._remark("its head knew", np.flatnonzero(np.array(logits) == 0), logits.size)
         drafter.pop("lm_head", None)
@@ -122,11 +116,16 @@ class EagleLearner(DrafterLearner):
         self._known = mx.array(known)
         depth = self.labels.options.labelling.future - 1
         packaged = as_speculators(config, taps, target.name, target.folder, depth)
+        if target.folder is not None and "quantization" in read_config(target.folder):
+            self.remarks.append(
+                "`speculators` reads no quantized MLX weights: for it, name the original ones as "
+                "`verifier` in config.json"
+            )
         return packaged | {"draft_vocab_size": len(known)}
 
     def _remark(self, begins: str, ids: NDArray[Any], size: int) -> None:
-        share = np.isin(self.labels.following(), ids).mean()
-        self.remarks.append(f"{begins} {len(ids):,} of {size:,} ids, {share:.2%} of the labels")
+        share = np.isin(self.labels.held_out.ids[:, 1:], ids).mean()
+        self.remarks.append(f"{begins} {len(ids):,} of {size:,} ids, {share:.2%} of those held out")
 
     def states(self, batch: WindowBatch) -> Array:
         return draft_states(self.module, batch)

@@ -30,7 +30,12 @@ from tokalign.runtime.mlx.dflash import load_dflash
 from tokalign.runtime.mlx.eagle3 import load_eagle3
 from tokalign.runtime.mlx.gemma4_assistant import load_gemma4_assistant
 from tokalign.runtime.mlx.mtp import holds_mtp, load_mtp
-from tokalign.runtime.mlx.published_drafter import fill, load_arrays, read_drafter_json
+from tokalign.runtime.mlx.published_drafter import (
+    fill,
+    load_arrays,
+    read_drafter_json,
+    reading,
+)
 from tokalign.runtime.mlx.published_redrafter import load_redrafter
 from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, RecurrentDrafter, TargetEnds
 from tokalign.runtime.mlx.trained_drafter import TrainedDrafter
@@ -181,7 +186,8 @@ def named_drafter(folder: Path, target: Target, *, note: Note = lambda _: None) 
     if key not in loaded:
         loaded.clear()
         load = _reader_of(folder)
-        loaded[key] = load(folder, target.model) if load else load_drafter(folder, target)
+        with reading(str(folder)):
+            loaded[key] = load(folder, target.model) if load else load_drafter(folder, target)
     note(f"drafter -> {shown_path(folder)}")
     return loaded[key]
 

@@ -20,6 +20,7 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.models.llama import Attention, TransformerBlock
 
+from tokalign.errors import IncompatibleError
 from tokalign.runtime.mlx.cached_drafter import CachedDrafter
 from tokalign.runtime.mlx.published_drafter import (
     SHAPE_KEYS,
@@ -71,12 +72,14 @@ class Eagle3Config(DrafterShape):
     @classmethod
     def from_json(cls, config: Mapping[str, Any], *, name: str) -> Eagle3Config:
         """Read a `config.json`. Raises: BundleError, with `name`, for one that cannot be run."""
-        nested = config.get("transformer_layer_config") or {}
-        config = {"num_hidden_layers": 1, **nested, **config}
-        own = config.get("eagle_config") or {}
-        odd = [kind for kind in config.get("layer_types") or [] if kind != "full_attention"]
-        odd += [key for key in own if key != _INPUTS and own[key] != _USUAL.get(key)]
         with reading(name):
+            nested = config.get("transformer_layer_config") or {}
+            config = {"num_hidden_layers": 1, **nested, **config}
+            own = config.get("eagle_config") or {}
+            odd = [kind for kind in config.get("layer_types") or [] if kind != "full_attention"]
+            odd += [key for key in own if key != _INPUTS and own[key] != _USUAL.get(key)]
+            if config.get("fc_norm") and config.get("norm_before_fc"):
+                odd.append("fc_norm beside norm_before_fc")
             refuse_unknown(config, _KNOWN)
             refuse(odd)
             layers = own.get(_INPUTS) or None
@@ -85,8 +88,14 @@ class Eagle3Config(DrafterShape):
             return cls.read({**config, "target_layer_ids": layers})
 
     def taps(self, layers: int) -> tuple[int, ...]:
-        """The layers whose outputs it reads, of a target with so many."""
-        return self.target_layer_ids or (1, layers // 2 - 1, layers - 4)
+        """The layers of so many whose outputs it reads. Raises: IncompatibleError."""
+        chosen = self.target_layer_ids or (1, layers // 2 - 1, layers - 4)
+        if len({*chosen}) < len(chosen):
+            raise IncompatibleError(
+                f"the drafter would read layers {', '.join(map(str, chosen))} of a target with "
+                f"{layers}, one of them twice; give its own target, or a drafter that names them"
+            )
+        return chosen
 
 
 class FirstLayer(TransformerBlock):  # type: ignore[misc]
@@ -172,8 +181,9 @@ def as_speculators(
     to guess in a round.
     """
     architectures = [] if folder is None else read_config(folder).get("architectures") or []
-    usual = {"model_type": "llama", "hidden_act": "silu"}  # vLLM has no values of its own
-    layer = {**usual, **config, **config.get("transformer_layer_config", {})}
+    nested = config.get("transformer_layer_config") or {}
+    # Its network is Llama's, whatever `model_type` said. vLLM knows no activation by itself.
+    layer = {"hidden_act": "silu", **config, **nested, "model_type": "llama"}
     proposes = {"proposal_type": "greedy", "speculative_tokens": tokens, "verifier_accept_k": 1}
     switches = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
     own = {
@@ -191,8 +201,8 @@ def as_speculators(
         _INPUTS: [tap + 1 for tap in taps],
     }
     of_layer = SHAPE_KEYS - own.keys() | {"model_type"}
-    nested = {key: value for key, value in layer.items() if key in of_layer}
-    return {**own, "transformer_layer_config": nested}
+    kept = {key: value for key, value in layer.items() if key in of_layer}
+    return {**own, "transformer_layer_config": kept}
 
 
 def load_eagle3(folder: Path, target: Any) -> Eagle3Drafter:

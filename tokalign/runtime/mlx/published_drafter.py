@@ -16,7 +16,7 @@ import mlx.core as mx
 import mlx.nn as nn
 from msgspec import Meta, convert
 
-from tokalign.errors import BundleError, IncompatibleError, shown
+from tokalign.errors import BundleError, IncompatibleError, TokalignError, shown
 from tokalign.names.model_shape import layer_sizes
 from tokalign.runtime.mlx.recurrent_drafter import TargetEnds
 from tokalign.runtime.mlx.taps import KeptRows, taps_of
@@ -36,7 +36,8 @@ _OF_LIBRARIES = {
 """Keys of a `config.json` that do not change what a network computes."""
 
 
-Size: TypeAlias = Annotated[int, Meta(ge=1)]
+Size: TypeAlias = Annotated[int, Meta(ge=1, le=10_000_000)]
+Layers: TypeAlias = Annotated[int, Meta(ge=1, le=1_000)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +49,7 @@ class DrafterShape:
 
     hidden_size: Size
     intermediate_size: Size
-    num_hidden_layers: Size
+    num_hidden_layers: Layers
     num_attention_heads: Size
     num_key_value_heads: Size
     head_dim: Size
@@ -99,8 +100,12 @@ def reading(name: str) -> Iterator[None]:
     """Raises: BundleError, with `name`, for what the body finds missing or cannot run."""
     try:
         yield
-    except (KeyError, TypeError) as error:
-        raise BundleError(f"{name}: its config lacks or garbles {error}") from error
+    except TokalignError:
+        raise
+    except (KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
+        raise BundleError(
+            f"{name}: its config lacks or garbles {error}; fetch the drafter again"
+        ) from error
     except ValueError as error:
         reason = " ".join(str(error).split())
         raise BundleError(
