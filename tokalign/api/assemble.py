@@ -72,20 +72,19 @@ def load_models(
     dtype = choose_dtype(dtype, note=note)
     require_memory((place.folder for place in places), dtype=dtype)
     models: list[LanguageModel[Any]] = [
-        LanguageModel.from_folder(
-            place.folder,
-            dtype=dtype,
-            adapter=None if index else adapter,
-            trust_remote_code=trust_remote_code,
-            ends=ends,
+        replace(
+            LanguageModel.from_folder(
+                place.folder,
+                dtype=dtype,
+                adapter=None if index else adapter,
+                trust_remote_code=trust_remote_code,
+                ends=ends,
+            ),
+            name=place.source or str(Path(place.name).resolve()),
         )
         for index, place in enumerate(places)
     ]
     extra = tokens_that_stop(models[0].tokenizer, extra_eos_token)
-    models = [
-        replace(model, name=place.source or str(Path(place.name).resolve()))
-        for model, place in zip(models, places, strict=True)
-    ]
     return [replace(models[0], stop_ids=models[0].stop_ids | extra), *models[1:]]
 
 

@@ -80,10 +80,7 @@ class EagleLearner(DrafterLearner):
 
     def new(self, target: LanguageModel[TargetId]) -> Made:
         """It begins with the target's last layer and norm; `fc` passes on the last tap. While it is
-        trained, its head is the target's.
-
-        Raises: UsageError for a number of taps that the format does not have.
-        """
+        trained, its head is the target's."""
         # Some targets' states are thousands, to which a layer would add nothing.
         own = target_sizes(target) | {"num_hidden_layers": 1, "norm_before_fc": True}
         model, width = target.model, own["hidden_size"]
@@ -115,8 +112,10 @@ class EagleLearner(DrafterLearner):
         self._remark("the head knows", known, size)
         self._known = mx.array(known)
         depth = self.labels.options.labelling.future - 1
-        packaged = as_speculators(config, taps, target.name, target.folder, depth)
-        if target.folder is not None and "quantization" in read_config(target.folder):
+        theirs = {} if target.folder is None else read_config(target.folder)
+        verifier = {"name_or_path": target.name, "architectures": theirs.get("architectures") or []}
+        packaged = as_speculators(config, taps, verifier, depth)
+        if "quantization" in theirs:
             self.remarks.append(
                 "`speculators` reads no quantized MLX weights: for it, name the original ones as "
                 "`verifier` in config.json"

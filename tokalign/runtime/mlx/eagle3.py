@@ -32,7 +32,6 @@ from tokalign.runtime.mlx.published_drafter import (
     refuse,
     refuse_unknown,
 )
-from tokalign.runtime.mlx.weights import read_config
 from tokalign.runtime.rounds import Array
 
 _INPUTS = "eagle_aux_hidden_state_layer_ids"
@@ -172,15 +171,14 @@ class Eagle3Drafter(TapsDrafter, CachedDrafter):
 
 
 def as_speculators(
-    config: Mapping[str, Any], taps: Sequence[int], target: str, folder: Path | None, tokens: int
+    config: Mapping[str, Any], taps: Sequence[int], verifier: Mapping[str, Any], tokens: int
 ) -> dict[str, Any]:
     """The `config.json` of `speculators` for a drafter with a config of any layout, or with these
     sizes.
 
-    taps: the layers whose outputs it reads. target: its name; it is in a folder. tokens: that it is
-    to guess in a round.
+    taps: the layers whose outputs it reads. verifier: name and architectures of its target. tokens:
+    that it is to guess in a round.
     """
-    architectures = [] if folder is None else read_config(folder).get("architectures") or []
     nested = config.get("transformer_layer_config") or {}
     # Its network is Llama's, whatever `model_type` said. vLLM knows no activation by itself.
     layer = {"hidden_act": "silu", **config, **nested, "model_type": "llama"}
@@ -193,7 +191,7 @@ def as_speculators(
             "algorithm": "eagle3",
             "proposal_methods": [proposes],
             "default_proposal_method": "greedy",
-            "verifier": {"name_or_path": target, "architectures": architectures},
+            "verifier": dict(verifier),
         },
         "draft_vocab_size": layer["vocab_size"],
         **{switch: bool(config.get(switch)) for switch in switches},
