@@ -13,24 +13,31 @@ from command_lines import run
 from fake_hub import Hub, serve_hub
 from tokenizer_files import byte_level_document
 
-BLOCK = {
-    "architectures": ["DFlashDraftModel"],
+from tokalign.tables.finding import DRAFTER_FORMAT
+
+LAYERS = {
     "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
     "vocab_size": 257,
+    "rms_norm_eps": 1e-6,
+    "max_position_embeddings": 1024,
+}
+BLOCK = {
+    **LAYERS,
+    "architectures": ["DFlashDraftModel"],
     "num_target_layers": 12,
     "dflash_config": {"target_layer_ids": [1, 5, 9], "mask_token_id": 1},
 }
-BEAM = {
-    "architectures": ["LlamaForCausalLMEagle3"],
-    "hidden_size": 64,
-    "vocab_size": 257,
-    "draft_vocab_size": 128,
-}
+BEAM = {**LAYERS, "architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": 128}
 NESTED = {
     "speculators_model_type": "dspark",
     "aux_hidden_state_layer_ids": [2, 6, 10],
     "draft_vocab_size": 257,
-    "transformer_layer_config": {"hidden_size": 64, "vocab_size": 257},
+    "block_size": 4,
+    "mask_token_id": 1,
+    "transformer_layer_config": LAYERS,
 }
 TARGET = {"hidden_size": 64, "num_hidden_layers": 12, "vocab_size": 257}
 
@@ -130,16 +137,19 @@ def test_what_its_own_vocabulary_covers_is_counted_in_the_text(
     assert polish["verdict"].startswith("A poor fit: an EAGLE-3 drafter")
 
 
+def reading_layers(*taps: int) -> dict[str, Any]:
+    return {"dflash_config": {"target_layer_ids": taps, "mask_token_id": 1}}
+
+
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
-        ({"num_target_layers": 36}, "for a target of 36 layers, and this one has 12"),
-        ({"hidden_size": 96}, "for a target of 96 dimensions, and this one has 64"),
-        ({"vocab_size": 300}, "for a target of 300 ids, and this one has 257"),
-        (
-            {"num_target_layers": None, "dflash_config": {"target_layer_ids": [1, 30]}},
-            "layers 1, 30, and this target has 12",
-        ),
+        ({"num_target_layers": 36}, "with 36 layers of width 64, and this target has 12 layers"),
+        ({"hidden_size": 96}, "with 12 layers of width 96, and this target has"),
+        ({"vocab_size": 300}, "knows 300 ids, and this target has 257"),
+        (reading_layers(1, 30), "layers 1, 30, and this target has 12"),
+        (reading_layers(-5, 1), "layers -5, 1, and this target has 12"),
+        (reading_layers(1, 1), "one of them twice, and this target has 12"),
     ],
 )
 def test_one_of_another_size(changed: Any, told: str, target: Path, tmp_path: Path) -> None:
@@ -147,6 +157,50 @@ def test_one_of_another_size(changed: Any, told: str, target: Path, tmp_path: Pa
     assert found["verdict"].startswith("It does not fit: ")
     assert told in found["verdict"]
     assert found["drafter_fits"] is False
+
+
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        (
+            {"model_type": "recurrent_drafting_drafter", "hidden_size": 96},
+            "width 96",
+        ),
+        ({"backbone_hidden_size": 96}, "width 96"),
+        ({"format": DRAFTER_FORMAT, "drafter": {"hidden_size": 64}}, "another tokenizer"),
+    ],
+)
+def test_one_of_the_last_hidden_state_of_another_target(
+    config: Any, told: str, target: Path, tmp_path: Path
+) -> None:
+    config |= {"target": {"tokenizer": "of another"}}
+    found = judged(target, written(tmp_path / "it", config), "a\n")
+    assert found["verdict"].startswith("It does not fit: ")
+    assert told in found["verdict"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"hidden_act": "gelu"}, "of which only silu is run"),
+        ({"fc_norm": "yes"}, "bool"),
+        ({"num_attention_heads": 7, "num_key_value_heads": 2}, "7 heads for 2"),
+        ({"layer_types": ["sliding_attention"]}, "sliding_attention, which this version"),
+        ({"unheard_of": 1}, "unheard_of, which this version does not run"),
+    ],
+)
+def test_what_decoding_refuses_is_refused(
+    changed: Any, told: str, target: Path, tmp_path: Path
+) -> None:
+    drafter = written(tmp_path / "it", BEAM | changed, ASCII)
+    refused = run("check", "--target", target, "--drafter", drafter)
+    refused.is_refused(3, "cannot be run", told, "use another drafter")
+
+
+def test_a_target_that_names_its_sizes_otherwise(target: Path, tmp_path: Path) -> None:
+    (target / "config.json").write_text(json.dumps({"n_embd": 64, "n_layer": 12}))
+    found = judged(target, written(tmp_path / "it", BLOCK), "a\n")
+    assert found["drafter_fits"] is None
 
 
 def test_without_the_targets_config_no_sizes_are_compared(target: Path, tmp_path: Path) -> None:

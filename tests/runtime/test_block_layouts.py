@@ -30,13 +30,13 @@ from tokalign.runtime.draft.tree import FREE_ROWS, TreeDrafter
 from tokalign.runtime.drafting import NoDrafter
 from tokalign.runtime.loop import Limits
 from tokalign.runtime.mlx.dflash import DFlashDrafter, load_dflash
-from tokalign.runtime.mlx.dflash_config import DFlashConfig
 from tokalign.runtime.mlx.dflash_session import DFlashSession, Guess
 from tokalign.runtime.mlx.drafter_folder import named_drafter
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.taps import taps_of
 from tokalign.runtime.rounds import Context
+from tokalign.tables.dflash_config import DFlashConfig
 from tokalign.tokenizer.vocabulary import TargetId
 
 PROMPT = (5, 17, 3)

@@ -12,10 +12,10 @@ import mlx.nn as nn
 from mlx.utils import tree_flatten, tree_map
 
 from tokalign.runtime.mlx.dflash import DFlashDrafter
-from tokalign.runtime.mlx.dflash_config import DFlashConfig
 from tokalign.runtime.mlx.weights import embedding_of, vocabulary_size
 from tokalign.runtime.mlx.window_cache import WindowCache
 from tokalign.runtime.rounds import Array
+from tokalign.tables.dflash_config import DFlashConfig
 
 
 def block_config(model: Any, **changed: Any) -> dict[str, Any]:

@@ -13,9 +13,10 @@ from block_drafters import random_weight
 from mlx.utils import tree_flatten, tree_map
 
 from tokalign.runtime.mlx.cached_drafter import CachedDrafter
-from tokalign.runtime.mlx.eagle3 import Eagle3Config, Eagle3Drafter
+from tokalign.runtime.mlx.eagle3 import Eagle3Drafter
 from tokalign.runtime.mlx.weights import embedding_of, vocabulary_size
 from tokalign.runtime.rounds import Array
+from tokalign.tables.eagle3_config import Eagle3Config
 
 
 def eagle_config(model: Any, **changed: Any) -> dict[str, Any]:

@@ -79,9 +79,9 @@ class TrainPlan:
             return None
         return take(Writing, {**values, "prompts": values["prompts"] is not None})
 
-    def _block(self, layers: int) -> BlockShape:
+    def _block(self, layers: int, width: int | None = None) -> BlockShape:
         """The shape of a drafter that reads layers, for a target with so many: as the options say,
-        or that of the one to be continued."""
+        or that of the one to be continued, which has to fit the target if its width is known."""
         shape, folder = take(BlockShape, {**self.values}), self.values["begin_with"]
         if folder is None and self.kind == "dflash":
             return replace(shape, taps=shape.read_of(layers))
@@ -93,22 +93,24 @@ class TrainPlan:
             spread = shape.taps or (1, layers // 2, layers - 1)
             last = (layers - 3, layers - 2, layers - 1)
             return replace(shape, taps=spread if len({*spread}) == len(spread) else last)
-        from tokalign.runtime.mlx.dflash_config import DFlashConfig
-        from tokalign.runtime.mlx.eagle3 import Eagle3Config
-        from tokalign.runtime.mlx.published_drafter import read_drafter_json
+        from tokalign.tables.dflash_config import DFlashConfig
+        from tokalign.tables.drafter_config import read_drafter_json
+        from tokalign.tables.eagle3_config import Eagle3Config
 
         config, name = read_drafter_json(folder), str(folder)
+        made: DFlashConfig | Eagle3Config
         if self.kind == "dflash":
-            read = DFlashConfig.from_json(config, name=name)
-            return BlockShape(
-                layers=len(read.layer_types), block=read.block_size, taps=read.target_layer_ids
-            )
-        eagle = Eagle3Config.from_json(config, name=name)
-        if eagle.quantization or eagle.num_hidden_layers != 1:
-            raise UsageError(
-                f"{name} is quantized or has several layers; give one of one in 16 bits"
-            )
-        return replace(shape, taps=eagle.taps(layers))
+            made = DFlashConfig.from_json(config, name=name)
+            shape = BlockShape(layers=len(made.layer_types), block=made.block_size)
+        else:
+            made = Eagle3Config.from_json(config, name=name)
+            if made.quantization or made.num_hidden_layers != 1:
+                raise UsageError(
+                    f"{name} is quantized or has several layers; give one of one in 16 bits"
+                )
+        if width is not None:
+            made.require_fit(layers=layers, width=width)
+        return replace(shape, taps=made.taps(layers))
 
     @property
     def reads_layers(self) -> bool:
@@ -130,7 +132,7 @@ class TrainPlan:
         if self.draft is not None:
             values["future"] = 0
         if self.reads_layers:
-            block = self._block(layers)
+            block = self._block(layers, hidden_size)
             states_gb = 2 * len(block.taps) * hidden_size * (values["positions"] + own) / 1e9
             where = values["states"] or ("disk" if states_gb <= MOST_STATES_GB else "again")
             values |= {
@@ -251,7 +253,7 @@ def _kind_of(draft: str | None, folder: Path | None) -> DrafterKind:
     """The kind of what is trained where it is not named. folder: of a drafter to be continued."""
     if draft is not None or folder is None:
         return "redrafter" if draft is None else "model"
-    from tokalign.runtime.mlx.published_drafter import read_drafter_json
+    from tokalign.tables.drafter_config import read_drafter_json
     from tokalign.tables.drafter_formats import BLOCK_FORMATS, DrafterFormat, drafter_format
 
     found = drafter_format(read_drafter_json(folder))

@@ -10,16 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 
-from tokalign.errors import BundleError, shown
+from tokalign.errors import BundleError, IncompatibleError, shown
 from tokalign.names import hub
 from tokalign.names.published_drafters import AUTO, require_published
 from tokalign.names.registry import resolve
 from tokalign.storage import parse_json
+from tokalign.tables.dflash_config import DFlashConfig
+from tokalign.tables.drafter_config import DrafterShape
 from tokalign.tables.drafter_formats import BLOCK_FORMATS, DrafterFormat, drafter_format
+from tokalign.tables.eagle3_config import Eagle3Config
 from tokalign.tables.finding import DRAFTER_CONFIG
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
@@ -40,17 +43,16 @@ GOOD, FAIR = 0.95, 0.8
 class DrafterFacts:
     """What a drafter's files say.
 
-    taps: the target's layers whose outputs it reads, from 0 on; None for its last hidden state, and
-    for those that its authors read by default. layers, width, vocabulary: of its target, where
-    known. ids: that it can draft; None for all.
+    shape: of one that reads layers' outputs; the others read the last hidden state. width: of its
+    target, where known. ids: that it can draft; None for all. tokenizer: the fingerprint of its
+    target's, where it is written down.
     """
 
     kind: DrafterFormat
-    taps: tuple[int, ...] | None = None
-    layers: int | None = None
+    shape: DrafterShape | None = None
     width: int | None = None
-    vocabulary: int | None = None
     ids: frozenset[int] | None = None
+    tokenizer: str | None = None
 
 
 def drafter_facts(name: str, target: str) -> DrafterFacts:
@@ -61,7 +63,7 @@ def drafter_facts(name: str, target: str) -> DrafterFacts:
         config = parse_json((place / DRAFTER_CONFIG).read_bytes())
         if not isinstance(config, dict):
             raise ValueError("it is no object")
-        return _facts(config, read)
+        return _facts(config, read, f"the drafter {name}")
     except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         raise BundleError(
             f"the drafter {name} cannot be judged: {error}; fetch it again"
@@ -78,25 +80,23 @@ def judge_drafter(
         covered += len(ids) if facts.ids is None else sum(token in facts.ids for token in ids)
         count += len(ids)
     share = covered / max(1, count)
-    misfit = None if config is None else _misfit(facts, config)
-    taps = facts.taps if config is None else facts.taps or _usual_taps(facts.kind, config)
+    sizes = None if config is None else _Sizes.of(config)
+    misfit, taps = _misfit(facts, target, sizes), _taps(facts.shape, sizes)
     about: dict[str, object] = {
         "drafter_kind": facts.kind,
         "drafter_taps": taps and list(taps),
         "drafter_coverage": round(share, 4),
-        "drafter_fits": None if config is None else misfit is None,
+        "drafter_fits": None if sizes is None and misfit is None else misfit is None,
     }
     if misfit:
-        return f"It does not fit: {misfit}. Name the drafter of this target.", about
+        return f"It does not fit: {misfit}.", about
     fit = "good" if share > GOOD else "fair" if share > FAIR else "poor"
-    of_state = (
-        "the usual layers"
-        if facts.kind is DrafterFormat.EAGLE_3
-        else "the target's last hidden state"
-    )
-    reads = of_state if taps is None else _layers(taps)
+    if facts.shape is None:
+        reads = "the target's last hidden state"
+    else:
+        reads = f"the outputs of layers {', '.join(map(str, taps))}" if taps else "the usual layers"
+    size = "its size fits" if sizes else "the target's config is not here to compare sizes with"
     article = "an" if facts.kind[0] in "EM" else "a"
-    size = "its size fits" if config else "the target's config is not here to compare sizes with"
     vocabulary = "" if facts.ids is None else f", as {len(facts.ids):,} ids are in its vocabulary"
     return (
         f"A {fit} fit: {article} {facts.kind} drafter that can draft {share:.1%} of this text's "
@@ -105,29 +105,49 @@ def judge_drafter(
     )
 
 
-def _usual_taps(kind: DrafterFormat, config: Config) -> tuple[int, ...] | None:
-    """What EAGLE-3 reads by default: what the third, the middle and the third last layer get."""
-    count = (config.get("text_config") or config).get("num_hidden_layers")
-    return (1, count // 2 - 1, count - 4) if kind is DrafterFormat.EAGLE_3 and count else None
+class _Sizes(NamedTuple):
+    """What a drafter has to fit of its target."""
+
+    layers: int
+    width: int
+    vocabulary: int
+
+    @classmethod
+    def of(cls, config: Config) -> Self | None:
+        """None for a configuration that calls them something else."""
+        inner = config.get("text_config") or config
+        names = "num_hidden_layers", "hidden_size", "vocab_size"
+        return cls(*map(inner.get, names)) if all(map(inner.get, names)) else None
 
 
-def _layers(taps: tuple[int, ...]) -> str:
-    return f"the outputs of layers {', '.join(map(str, taps))}"
+def _taps(shape: DrafterShape | None, sizes: _Sizes | None) -> tuple[int, ...] | None:
+    """The layers whose outputs are read, as far as they are known without the target's sizes."""
+    if shape is None:
+        return None
+    if sizes is None:
+        return shape.target_layer_ids
+    return shape.taps(sizes.layers)
 
 
-def _misfit(facts: DrafterFacts, config: Config) -> str | None:
-    """Why a drafter does not fit a target's `config.json`; None if it does."""
-    inner = config.get("text_config") or config
-    layers = inner.get("num_hidden_layers")
-    for what, made, there in (
-        ("layers", facts.layers, layers),
-        ("dimensions", facts.width, inner.get("hidden_size")),
-        ("ids", facts.vocabulary, inner.get("vocab_size")),
-    ):
-        if made is not None and there is not None and made != there:
-            return f"it is for a target of {made} {what}, and this one has {there}"
-    if facts.taps and layers is not None and max(facts.taps) >= layers:
-        return f"it reads {_layers(facts.taps)}, and this target has {layers}"
+def _misfit(facts: DrafterFacts, target: Tokenizer[TargetId], sizes: _Sizes | None) -> str | None:
+    """Why decoding with it would be refused, as far as files tell; None if nothing is known."""
+    if facts.tokenizer not in (None, target.fingerprint):
+        return "the drafter was trained for another tokenizer; give its own target"
+    if sizes is None:
+        return None
+    shape, count = facts.shape, sizes.vocabulary
+    if shape is None:
+        if facts.width in (None, sizes.width):
+            return None
+        return f"the drafter is for a target of width {facts.width}, and this one has {sizes.width}"
+    try:
+        shape.require_fit(layers=sizes.layers, width=sizes.width)
+    except IncompatibleError as error:
+        return str(error)
+    if facts.ids is None and shape.draft_vocab_size != count:
+        return f"the drafter knows {shape.draft_vocab_size} ids, and this target has {count}"
+    if facts.ids is not None and not 0 <= min(facts.ids) <= max(facts.ids) < count:
+        return f"the drafter knows ids that this target, which has {count}, does not have"
     return None
 
 
@@ -149,35 +169,29 @@ def _files(name: str) -> tuple[Path, Read]:
     return place.folder, read
 
 
-def _facts(config: Config, read: Read) -> DrafterFacts:
+def _facts(config: Config, read: Read, name: str) -> DrafterFacts:
     kind = drafter_format(config)
     if kind is None:
         named = config.get("speculators_model_type") or " ".join(config.get("architectures") or ())
         raise ValueError(f"its {DRAFTER_CONFIG} is of no known format ({shown(named)})")
     if kind is DrafterFormat.MTP and not _holds_mtp(config):
         raise ValueError(f"its {DRAFTER_CONFIG} names no MTP layer")
-    if kind in _OF_LAST_STATE:
-        return DrafterFacts(kind=kind)
-    inner = config.get("transformer_layer_config") or config  # `speculators` nests it
-    own = config.get("dflash_config") or config
-    taps = own.get("target_layer_ids") or (config.get("eagle_config") or {}).get(_EAGLE)
-    if inputs := config.get("aux_hidden_state_layer_ids") or config.get(_EAGLE):
-        taps = [layer - 1 for layer in inputs]  # `speculators` names the layers that follow
-    drafts = config.get("draft_vocab_size")
-    reduced = drafts is not None and drafts != inner["vocab_size"]
-    return DrafterFacts(
-        kind=kind,
-        taps=taps and tuple(map(int, taps)),
-        layers=config.get("num_target_layers"),
-        width=config.get("target_hidden_size") or inner["hidden_size"],
-        vocabulary=inner["vocab_size"],
-        ids=_own_ids(read) if reduced else None,
-    )
+    if kind is DrafterFormat.RECURRENT:
+        width, tokenizer = config["drafter"]["hidden_size"], config["target"]["tokenizer"]
+        return DrafterFacts(kind=kind, width=width, tokenizer=tokenizer)
+    if kind not in _READING_LAYERS:
+        return DrafterFacts(kind=kind, width=config.get(_WIDTHS.get(kind, "")))
+    shape = (DFlashConfig if kind in BLOCK_FORMATS else Eagle3Config).from_json(config, name=name)
+    reduced = shape.draft_vocab_size != shape.vocab_size
+    return DrafterFacts(kind=kind, shape=shape, ids=_own_ids(read) if reduced else None)
 
 
-_EAGLE = "eagle_aux_hidden_state_layer_ids"
-_OF_LAST_STATE = frozenset(DrafterFormat) - BLOCK_FORMATS - {DrafterFormat.EAGLE_3}
-"""Formats of drafters that read the last hidden state and know all ids."""
+_READING_LAYERS = BLOCK_FORMATS | {DrafterFormat.EAGLE_3}
+_WIDTHS = {
+    DrafterFormat.REDRAFTER: "hidden_size",
+    DrafterFormat.GEMMA_4: "backbone_hidden_size",
+}
+"""What some of the other formats call the width of the target's last hidden state."""
 
 
 def _holds_mtp(config: Config) -> bool:

@@ -18,11 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokalign.runtime.decoder import LanguageModel
-from tokalign.runtime.mlx.eagle3 import Eagle3Config, Eagle3Drafter, as_speculators, load_eagle3
-from tokalign.runtime.mlx.published_drafter import among_all, by_head, places_of, read_drafter_json
+from tokalign.runtime.mlx.eagle3 import Eagle3Drafter, load_eagle3
+from tokalign.runtime.mlx.published_drafter import among_all, by_head, places_of
 from tokalign.runtime.mlx.recurrent_drafter import TargetEnds
 from tokalign.runtime.mlx.weights import read_config
 from tokalign.runtime.rounds import Array
+from tokalign.tables.drafter_config import read_drafter_json
+from tokalign.tables.eagle3_config import Eagle3Config, as_speculators
 from tokalign.tokenizer.vocabulary import TargetId
 from tokalign.train.begun import attend, begin_as_target, target_sizes
 from tokalign.train.drafters import DrafterLearner, Made, WindowBatch, halved

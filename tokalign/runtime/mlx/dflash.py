@@ -20,7 +20,6 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.models.llama import Attention, TransformerBlock
 
-from tokalign.runtime.mlx.dflash_config import SLIDING, DFlashConfig
 from tokalign.runtime.mlx.dflash_heads import (
     CandidateSelector,
     ConfidenceHead,
@@ -28,15 +27,12 @@ from tokalign.runtime.mlx.dflash_heads import (
     MarkovHead,
 )
 from tokalign.runtime.mlx.dflash_session import DFlashSession
-from tokalign.runtime.mlx.published_drafter import (
-    TapsDrafter,
-    by_head,
-    read_drafter_json,
-    read_weights,
-)
+from tokalign.runtime.mlx.published_drafter import TapsDrafter, by_head, read_weights
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.window_cache import WindowCache
 from tokalign.runtime.rounds import UNBOUNDED, Array
+from tokalign.tables.dflash_config import SLIDING, DFlashConfig
+from tokalign.tables.drafter_config import read_drafter_json
 
 
 class DFlashAttention(Attention):  # type: ignore[misc]
@@ -111,7 +107,7 @@ class DFlashDrafter(TapsDrafter):
     """The network. Raises: IncompatibleError for a target of another size."""
 
     def __init__(self, config: DFlashConfig, target: Any) -> None:
-        super().__init__(config, config.target_layer_ids, target)
+        super().__init__(config, target)
         self.config, width = config, config.hidden_size
         inner = getattr(target, "model", target)
         scale = getattr(self._ends.embed, "embed_scale", getattr(inner, "embed_scale", 1.0))

@@ -13,8 +13,8 @@ from collections.abc import Callable
 import mlx.core as mx
 import mlx.nn as nn
 
-from tokalign.runtime.mlx.dflash_config import DFlashConfig
 from tokalign.runtime.rounds import Array
+from tokalign.tables.dflash_config import DFlashConfig
 
 
 class GroupedConvolution(nn.Module):  # type: ignore[misc]

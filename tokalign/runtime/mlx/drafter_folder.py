@@ -30,17 +30,13 @@ from tokalign.runtime.mlx.dflash import load_dflash
 from tokalign.runtime.mlx.eagle3 import load_eagle3
 from tokalign.runtime.mlx.gemma4_assistant import load_gemma4_assistant
 from tokalign.runtime.mlx.mtp import holds_mtp, load_mtp
-from tokalign.runtime.mlx.published_drafter import (
-    fill,
-    load_arrays,
-    read_drafter_json,
-    reading,
-)
+from tokalign.runtime.mlx.published_drafter import fill, load_arrays
 from tokalign.runtime.mlx.published_redrafter import load_redrafter
 from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, RecurrentDrafter, TargetEnds
 from tokalign.runtime.mlx.trained_drafter import TrainedDrafter
 from tokalign.runtime.mlx.weights import content_fingerprint, once_per_model
 from tokalign.storage import FileState, file_state, write_file
+from tokalign.tables.drafter_config import read_drafter_json, reading
 from tokalign.tables.drafter_formats import BLOCK_FORMATS, DrafterFormat, drafter_format
 from tokalign.tables.finding import (
     DRAFTER_CONFIG,

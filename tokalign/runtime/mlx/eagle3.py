@@ -11,8 +11,8 @@ compares with, and `speculators` 0.9.0 (`lab/tests/test_speculators_parity.py`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,81 +20,11 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.models.llama import Attention, TransformerBlock
 
-from tokalign.errors import IncompatibleError
 from tokalign.runtime.mlx.cached_drafter import CachedDrafter
-from tokalign.runtime.mlx.published_drafter import (
-    SHAPE_KEYS,
-    DrafterShape,
-    TapsDrafter,
-    read_drafter_json,
-    read_weights,
-    reading,
-    refuse,
-    refuse_unknown,
-)
+from tokalign.runtime.mlx.published_drafter import TapsDrafter, read_weights
 from tokalign.runtime.rounds import Array
-
-_INPUTS = "eagle_aux_hidden_state_layer_ids"
-_USUAL = {
-    "use_aux_hidden_state": True,
-    "use_input_layernorm_in_first_layer": True,
-    "use_last_layernorm": True,
-    "next_layer_regular": True,
-    "use_mtp_layernorm": False,
-}
-"""Switches of `eagle_config`, and how they are in a network that is run."""
-
-_KNOWN = SHAPE_KEYS | {
-    *("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output", "embed_requires_grad"),
-    *("eagle_config", _INPUTS),
-    *("transformer_layer_config", "speculators_config", "speculators_version"),
-    *("speculators_model_type", "sliding_window", "layer_types", "tie_word_embeddings"),
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Eagle3Config(DrafterShape):
-    """The shape of a drafter, named as in its `config.json`.
-
-    target_layer_ids: the target's layers whose outputs it reads; None for the authors' choice.
-    norm_before_fc, fc_norm: a norm over what it reads of all of them, or one for each.
-    norm_output: whether it goes on from its normed outputs.
-    """
-
-    target_layer_ids: tuple[int, ...] | None = None
-    tie_word_embeddings: bool = False
-    norm_before_residual: bool = False
-    norm_before_fc: bool = False
-    fc_norm: bool = False
-    norm_output: bool = False
-
-    @classmethod
-    def from_json(cls, config: Mapping[str, Any], *, name: str) -> Eagle3Config:
-        """Read a `config.json`. Raises: BundleError, with `name`, for one that cannot be run."""
-        with reading(name):
-            nested = config.get("transformer_layer_config") or {}
-            config = {"num_hidden_layers": 1, **nested, **config}
-            own = config.get("eagle_config") or {}
-            odd = [kind for kind in config.get("layer_types") or [] if kind != "full_attention"]
-            odd += [key for key in own if key != _INPUTS and own[key] != _USUAL.get(key)]
-            if config.get("fc_norm") and config.get("norm_before_fc"):
-                odd.append("fc_norm beside norm_before_fc")
-            refuse_unknown(config, _KNOWN)
-            refuse(odd)
-            layers = own.get(_INPUTS) or None
-            if (inputs := config.get(_INPUTS)) is not None:
-                layers = [layer - 1 for layer in inputs]
-            return cls.read({**config, "target_layer_ids": layers})
-
-    def taps(self, layers: int) -> tuple[int, ...]:
-        """The layers of so many whose outputs it reads. Raises: IncompatibleError."""
-        chosen = self.target_layer_ids or (1, layers // 2 - 1, layers - 4)
-        if len({*chosen}) < len(chosen):
-            raise IncompatibleError(
-                f"the drafter would read layers {', '.join(map(str, chosen))} of a target with "
-                f"{layers}, one of them twice; give its own target, or a drafter that names them"
-            )
-        return chosen
+from tokalign.tables.drafter_config import read_drafter_json
+from tokalign.tables.eagle3_config import Eagle3Config
 
 
 class FirstLayer(TransformerBlock):  # type: ignore[misc]
@@ -121,7 +51,7 @@ class Eagle3Drafter(TapsDrafter, CachedDrafter):
     """The network. Raises: IncompatibleError for a target of another size."""
 
     def __init__(self, config: Eagle3Config, target: Any) -> None:
-        super().__init__(config, config.taps(len(target.layers)), target)
+        super().__init__(config, target)
         self.config = config
         if config.norm_before_fc:
             self.input_norm = nn.RMSNorm(self.fc.weight.shape[1], eps=config.rms_norm_eps)
@@ -168,39 +98,6 @@ class Eagle3Drafter(TapsDrafter, CachedDrafter):
         else:
             logits = self._ends.unembed(outputs.astype(self._ends.dtype))
         return self.among_all(logits)
-
-
-def as_speculators(
-    config: Mapping[str, Any], taps: Sequence[int], verifier: Mapping[str, Any], tokens: int
-) -> dict[str, Any]:
-    """The `config.json` of `speculators` for a drafter with a config of any layout, or with these
-    sizes.
-
-    taps: the layers whose outputs it reads. verifier: name and architectures of its target. tokens:
-    that it is to guess in a round.
-    """
-    nested = config.get("transformer_layer_config") or {}
-    # Its network is Llama's, whatever `model_type` said. vLLM knows no activation by itself.
-    layer = {"hidden_act": "silu", **config, **nested, "model_type": "llama"}
-    proposes = {"proposal_type": "greedy", "speculative_tokens": tokens, "verifier_accept_k": 1}
-    switches = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
-    own = {
-        "architectures": ["Eagle3Speculator"],
-        "speculators_model_type": "eagle3",
-        "speculators_config": {
-            "algorithm": "eagle3",
-            "proposal_methods": [proposes],
-            "default_proposal_method": "greedy",
-            "verifier": dict(verifier),
-        },
-        "draft_vocab_size": layer["vocab_size"],
-        **{switch: bool(config.get(switch)) for switch in switches},
-        "target_hidden_size": config.get("target_hidden_size") or layer["hidden_size"],
-        _INPUTS: [tap + 1 for tap in taps],
-    }
-    of_layer = SHAPE_KEYS - own.keys() | {"model_type"}
-    kept = {key: value for key, value in layer.items() if key in of_layer}
-    return {**own, "transformer_layer_config": kept}
 
 
 def load_eagle3(folder: Path, target: Any) -> Eagle3Drafter:

@@ -20,13 +20,7 @@ from mlx_lm.models.gemma4_text import DecoderLayer, ModelArgs
 
 from tokalign.errors import BundleError, IncompatibleError
 from tokalign.runtime.mlx.beam_search import BeamSession, State
-from tokalign.runtime.mlx.published_drafter import (
-    fill,
-    read_drafter_json,
-    read_weights,
-    reading,
-    refuse_unknown,
-)
+from tokalign.runtime.mlx.published_drafter import fill, read_weights
 from tokalign.runtime.mlx.recurrent_drafter import TargetEnds
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.taps import KeptRows, state_rows
@@ -34,6 +28,7 @@ from tokalign.runtime.mlx.trained_drafter import TrainedDrafter
 from tokalign.runtime.mlx.tree_attention import RowPositions, with_row_positions
 from tokalign.runtime.mlx.window_cache import WindowCache
 from tokalign.runtime.rounds import Array
+from tokalign.tables.drafter_config import read_drafter_json, reading, refuse_unknown
 from tokalign.tokenizer.vocabulary import TargetId
 
 _KNOWN = frozenset(

@@ -29,10 +29,11 @@ from mlx_lm.models.cache import KVCache, make_prompt_cache
 
 from tokalign.errors import BundleError, IncompatibleError
 from tokalign.runtime.mlx.cached_drafter import CachedDrafter
-from tokalign.runtime.mlx.published_drafter import fill, read_drafter_json, read_weights
+from tokalign.runtime.mlx.published_drafter import fill, read_weights
 from tokalign.runtime.mlx.recurrent_drafter import TargetEnds
 from tokalign.runtime.mlx.taps import MOST_ROWS, KeptRows, state_rows
 from tokalign.runtime.rounds import Array
+from tokalign.tables.drafter_config import read_drafter_json
 from tokalign.tables.drafter_formats import GOES_ON_NORMED
 
 _NAMES = {

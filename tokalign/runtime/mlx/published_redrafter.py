@@ -19,15 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from tokalign.errors import IncompatibleError
-from tokalign.runtime.mlx.published_drafter import (
-    fill,
-    read_drafter_json,
-    read_weights,
-    reading,
-    refuse_unknown,
-)
+from tokalign.runtime.mlx.published_drafter import fill, read_weights
 from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, RecurrentDrafter, TargetEnds
 from tokalign.runtime.rounds import Array
+from tokalign.tables.drafter_config import read_drafter_json, reading, refuse_unknown
 
 _KNOWN = frozenset({"vocab_size", "hidden_size", "exit_dim", "num_draft_layers", "rnn"})
 

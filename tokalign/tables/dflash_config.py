@@ -16,13 +16,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from msgspec import Meta
 
 from tokalign.errors import shown
-from tokalign.runtime.mlx.published_drafter import (
-    DrafterShape,
-    Size,
-    reading,
-    refuse,
-    refuse_unknown,
-)
+from tokalign.tables.drafter_config import DrafterShape, Size, reading, refuse, refuse_unknown
 from tokalign.tables.drafter_formats import BLOCK_FORMATS, DrafterFormat, drafter_format
 
 Config: TypeAlias = Mapping[str, Any]
@@ -60,8 +54,8 @@ _OF_DSPARK = {"sample_from_anchor": True, "markov_rank": 256, "enable_confidence
 class DFlashConfig(DrafterShape):
     """The shape of a drafter, named as in its `config.json`.
 
-    target_layer_ids: the target's layers whose outputs it reads. block_size: slots of a pass, the
-    first of which has the last committed id. sample_from_anchor: whether that slot guesses, too.
+    block_size: slots of a pass, the first of which has the last committed id.
+    sample_from_anchor: whether that slot guesses, too.
     whole_window: whether all slots see the same window of the context.
     conv_kernel_size, selector_rank, markov_rank: 0 for a network without these parts.
     """

@@ -1,0 +1,144 @@
+"""Configurations of trained drafters as others publish them, read without any library of models.
+
+A key that may change what the network computes and is not known is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Set
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Self, TypeAlias
+
+from msgspec import Meta, convert
+
+from tokalign.errors import BundleError, IncompatibleError, TokalignError, shown
+from tokalign.names.model_shape import layer_sizes
+from tokalign.storage import parse_json
+
+_OF_LIBRARIES = {
+    *("architectures", "auto_map", "attention_dropout", "dtype", "has_no_defaults_at_init"),
+    *("bos_token_id", "eos_token_id", "pad_token_id", "initializer_range", "max_window_layers"),
+    *("model_type", "pretraining_tp", "torch_dtype", "transformers_version", "use_cache"),
+    # of generating, which a configuration has where all of its values were written
+    *("_name_or_path", "id2label", "label2id", "length_penalty", "max_length", "num_beam_groups"),
+    *("num_beams", "num_return_sequences", "repetition_penalty", "return_dict", "temperature"),
+    *("top_k", "top_p", "typical_p"),
+}
+"""Keys of a `config.json` that do not change what a network computes."""
+
+
+Size: TypeAlias = Annotated[int, Meta(ge=1, le=10_000_000)]
+Layers: TypeAlias = Annotated[int, Meta(ge=1, le=1_000)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrafterShape:
+    """The shape of a drafter beside its target, named as in a `config.json`; mlx-lm makes layers of
+    it. draft_vocab_size: ids that its head knows. target_layer_ids: the target's layers whose
+    outputs it reads; None for those before the third, the middle and the third last one."""
+
+    rope_traditional: ClassVar[bool] = False
+
+    hidden_size: Size
+    intermediate_size: Size
+    num_hidden_layers: Layers
+    num_attention_heads: Size
+    num_key_value_heads: Size
+    head_dim: Size
+    vocab_size: Size
+    rms_norm_eps: float
+    max_position_embeddings: int
+    rope_theta: float
+    rope_scaling: dict[str, Any] | None = None
+    attention_bias: bool = False
+    quantization: dict[str, Any] | None = None
+    draft_vocab_size: Size
+    target_hidden_size: Size
+    num_target_layers: int | None = None
+    target_layer_ids: tuple[int, ...] | None = None
+
+    @classmethod
+    def read(cls, config: Mapping[str, Any]) -> Self:
+        """Its fields in a configuration. Raises: KeyError, TypeError, ValueError."""
+        if (activation := config.get("hidden_act", "silu")) != "silu":
+            raise ValueError(f"hidden_act, of which only silu is run, not {shown(activation)}")
+        rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+        sizes = layer_sizes(config) | {"rope_scaling": rope or None}
+        given = {
+            "draft_vocab_size": config["vocab_size"],
+            "target_hidden_size": config["hidden_size"],
+            "rope_theta": rope.get("rope_theta", 10000.0),
+            **{key: value for key, value in sizes.items() if value is not None},
+        }
+        made = convert(given, cls)
+        if made.num_attention_heads % made.num_key_value_heads:
+            raise ValueError(
+                f"it has {made.num_attention_heads} heads for {made.num_key_value_heads} of keys"
+            )
+        return made
+
+    def taps(self, layers: int) -> tuple[int, ...]:
+        """The layers of so many whose outputs it reads."""
+        return self.target_layer_ids or (1, layers // 2 - 1, layers - 4)
+
+    def require_fit(self, *, layers: int, width: int) -> None:
+        """Raises: IncompatibleError for a target with other layers, or of another width."""
+        own, taps = self.num_target_layers or layers, self.taps(layers)
+        named = ", ".join(map(str, taps))
+        if (own, self.target_hidden_size) != (layers, width):
+            of = f"is for a target with {own} layers of width {self.target_hidden_size}"
+        elif not all(0 <= tap < layers for tap in taps):
+            of = f"reads the outputs of layers {named}"
+        elif len({*taps}) < len(taps):
+            of = f"would read the outputs of layers {named}, one of them twice"
+        else:
+            return
+        raise IncompatibleError(
+            f"the drafter {of}, and this target has {layers} layers of width {width}; give its own"
+        )
+
+
+SHAPE_KEYS = {field.name for field in fields(DrafterShape)} | {"hidden_act", "rope_parameters"}
+"""Keys that `DrafterShape.read` reads."""
+
+
+def refuse(odd: Iterable[str]) -> None:
+    """Raises: ValueError if there is something that is not run."""
+    if odd := sorted(odd):
+        raise ValueError(f"it has {', '.join(odd)}, which this version does not run")
+
+
+def refuse_unknown(config: Mapping[str, Any], known: Set[str]) -> None:
+    """Refuse a key that is on and neither known nor a library's."""
+    refuse(key for key in config.keys() - known - _OF_LIBRARIES if config[key])
+
+
+@contextmanager
+def reading(name: str) -> Iterator[None]:
+    """Raises: BundleError, with `name`, for what the body finds missing or cannot run."""
+    try:
+        yield
+    except TokalignError:
+        raise
+    except (KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
+        raise BundleError(
+            f"{name}: its config lacks or garbles {error}; fetch the drafter again"
+        ) from error
+    except ValueError as error:
+        reason = " ".join(str(error).split())
+        raise BundleError(
+            f"{name} cannot be run: {reason}; use another drafter, or leave --drafter out"
+        ) from error
+
+
+def read_drafter_json(folder: Path) -> dict[str, Any]:
+    """The `config.json` of a folder. Raises: BundleError."""
+    try:
+        config = parse_json((folder / "config.json").read_bytes())
+    except (OSError, ValueError) as error:
+        raise BundleError(f"{folder}/config.json cannot be read: {error}") from error
+    if not isinstance(config, dict):
+        raise BundleError(f"{folder}/config.json is no object; give the folder of a drafter")
+    return config
