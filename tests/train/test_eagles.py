@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -11,11 +13,14 @@ from eagle_drafters import eagle_config, random_eagle
 from labelled import random_labels
 from mlx_lm.models.cache import KVCache
 from random_models import random_model
+from small_tokenizers import write_tokenizer
 
+from tokalign.build.corpus import Corpus
 from tokalign.runtime.mlx.taps import LayerOutputs
 from tokalign.runtime.mlx.tree_attention import RowPositions, with_row_positions
+from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.train.drafters import WindowBatches
-from tokalign.train.eagles import choose_ids, draft_states
+from tokalign.train.eagles import draft_states
 from tokalign.train.labelled_corpus import LabelledCorpus
 from tokalign.train.labels import Labels
 from tokalign.train.options import FitOptions, Kind, Labelling, LabelOptions
@@ -54,12 +59,23 @@ def test_drafts_of_a_batch_are_those_of_a_cache(kind: Kind, switches: tuple[str,
                 out = alone.read(mx.array([token]), out, cache, None)
 
 
-def test_the_most_frequent_ids_are_chosen_with_their_share() -> None:
+def test_ids_are_counted_in_labels_and_in_the_corpora_they_were_made_of(tmp_path: Path) -> None:
+    tokenizer: Any = read_tokenizer(write_tokenizer(tmp_path, vocabulary_size=340))
+    size = len(tokenizer.vocabulary)
     ids = np.array([[9, 4, 4], [9, 7, 2], [9, 4, 7]])
     labels = Labels(np.zeros((3, 1), np.float16), ids)
     how = LabelOptions(labelling=Labelling(future=2))
     first = LabelledCorpus(training=labels, held_out=labels, recipe={}, options=how)
-    assert choose_ids(first.following(), 2, 10).tolist() == [4, 7]
+    assert first.frequencies(tokenizer, 10).tolist() == [0, 0, 1, 0, 3, 0, 0, 2, 0, 0]
     rare = Labels(labels.values, np.full((3, 3), 2))
     more = replace(first, own=replace(first, training=rare))
-    assert choose_ids(more.following(), 2, 10).tolist() == [2, 4]
+    assert more.frequencies(tokenizer, 10)[2] == 1 + 6
+    text = tmp_path / "text.txt"
+    text.write_text("ala ma kota\n" * 3)
+    read = replace(first, corpus=Corpus([text])).frequencies(tokenizer, size)
+    counted = 3 * np.bincount(tokenizer.encode("ala ma kota"), minlength=size)
+    assert (read - first.frequencies(tokenizer, size)).tolist() == counted.tolist()
+    held = np.array([tokenizer.encode("ala ma kota")] * 3).T
+    held_out = Labels(np.zeros((len(held), 1), np.float16), held)
+    less = replace(first, corpus=Corpus([text]), held_out=held_out).frequencies(tokenizer, size)
+    assert (read - less).tolist() == (counted // 3).tolist()

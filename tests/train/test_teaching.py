@@ -52,7 +52,7 @@ def pair(folders: tuple[Path, Path]) -> Pair:
 def brute_force(pair: Pair, labels: Labels, row_of: Callable[[int], Any]) -> list[float]:
     """The probability of each label, from the definition: every token of the draft is looked at."""
     [text] = labels.texts(WINDOW)
-    reading, found = DraftReading(pair, text.text), []
+    reading, found = DraftReading(pair, text.ids[:, 0].tolist()), []
     tokens, encode = pair.draft.vocabulary.tokens, pair.target.encoder.encode
     end = 0
 
@@ -102,7 +102,9 @@ def test_the_marginal_is_the_sum_over_all_covers(pair: Pair, sentence: str, long
     lesson = lessons[0]
     logits = mx.random.normal((lesson.read.size, size), key=mx.random.key(3)) * 2
     rows = np.array(mx.softmax(logits, axis=-1), np.float64)
-    used = np.isin(np.arange(size), [i for t in texts for i in DraftReading(pair, t.text).ids])
+    used = np.isin(
+        np.arange(size), [i for t in texts for i in DraftReading(pair, t.ids[:, 0].tolist()).ids]
+    )
     expected = brute_force(pair, labels, lambda row: rows[row] * used)
     found = np.array(marginals(logits, lesson))[:, 0]
     assert len(found) > 20
@@ -191,7 +193,7 @@ def test_embeddings_are_learned_only_of_tokens_that_occur(
     teach(tmp_path, replace(FIT, epochs=2, evaluations=1, candidates=candidates))
     texts = [pair.target.encode(sentence) for sentence in SENTENCES]
     labels = [Labeller(None, TEXT).label(ids) for ids in texts]
-    read = {i for one in labels for i in DraftReading(pair, one.text).ids}
+    read = {i for one in labels for i in DraftReading(pair, one.ids[:, 0].tolist()).ids}
     own, taught = (
         mx.load(str(folder / "model.safetensors")) for folder in (folders[1], tmp_path / "draft")
     )

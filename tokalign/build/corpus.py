@@ -11,6 +11,8 @@ from types import MappingProxyType
 from typing import Any, cast
 
 import msgpack  # type: ignore[import-untyped]
+import numpy as np
+from numpy.typing import NDArray
 
 from tokalign.build.sources import CorpusFile
 from tokalign.build.text_files import Report, TextFile, refuse
@@ -175,6 +177,23 @@ def batches(lines: Iterable[str], characters: int) -> Iterator[list[str]]:
             batch, size = [], 0
     if batch:
         yield batch
+
+
+_COUNTED = 16_000_000  # characters
+
+
+def count_ids(corpus: Corpus, tokenizer: Tokenizer[Id], size: int) -> NDArray[np.int64]:
+    """How often each id of `size` occurs in a corpus, or in as much of the beginning of each file
+    as makes 16 million characters. Raises: CorpusError as `TextFile.texts`."""
+    seen, files = np.zeros(size, np.int64), [*corpus.readings()]
+    for file in files:
+        left = _COUNTED // len(files)
+        for text in file.paragraphs(whole=True):
+            seen += np.bincount(np.asarray(tokenizer.encode(text), np.int64), minlength=size)
+            left -= len(text)
+            if left < 0:
+                break
+    return seen
 
 
 _BYTES_DRAWN_PER_TOKEN = 6.5

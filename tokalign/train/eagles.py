@@ -71,12 +71,6 @@ def _read(drafter: Eagle3Drafter, states: Array, ids: Array) -> Array:
     return mx.concatenate([embedded, layer.hidden_norm(states)], axis=-1)
 
 
-def choose_ids(following: NDArray[np.int32], count: int, size: int) -> NDArray[np.int32]:
-    """The `count` ids of `size` that are most frequent in i[n], ascending; ties: the lowest."""
-    seen = np.bincount(following, minlength=size)
-    return np.sort(np.argsort(-seen, kind="stable")[:count]).astype(np.int32)
-
-
 class EagleLearner(DrafterLearner):
     """An EAGLE-3 drafter (`DrafterLearner`). Its head is the target's at its most frequent ids."""
 
@@ -110,7 +104,8 @@ class EagleLearner(DrafterLearner):
         """Choose the ids that the head knows; returns the config to be written."""
         self._ends = TargetEnds.of(target.model)
         size = self._ends.vocabulary_size
-        known = choose_ids(self.labels.following(), self.shape.draft_vocabulary, size)
+        seen = self.labels.frequencies(target.tokenizer, size)
+        known = np.sort(np.argsort(-seen, kind="stable")[: self.shape.draft_vocabulary])
         self._remark("the head knows", known, size)
         self._known = mx.array(known)
         depth = self.labels.options.labelling.future - 1

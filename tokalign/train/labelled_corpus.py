@@ -17,7 +17,7 @@ import numpy as np
 from mlx_lm.models.cache import make_prompt_cache
 from numpy.typing import NDArray
 
-from tokalign.build.corpus import Corpus, Stage, draw_windows, silent
+from tokalign.build.corpus import Corpus, Stage, count_ids, draw_windows, silent
 from tokalign.errors import CorpusError, IncompatibleError, UsageError
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.drafter_folder import target_fingerprints
@@ -30,6 +30,7 @@ from tokalign.runtime.mlx.window_cache import WindowCache
 from tokalign.runtime.rounds import UNBOUNDED, Array
 from tokalign.storage import locked
 from tokalign.tables.token_tree import TokenTree
+from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 from tokalign.train.labels import NO_LABEL, LabelFile, Labels
 from tokalign.train.options import Labelling, LabelOptions
@@ -171,14 +172,15 @@ _LAYOUT = 4
 class LabelledCorpus:
     """Labels to train on and labels held out. recipe: what they depend on, as JSON.
 
-    held_out_labelling: of those held out, if it is another. own: of what the target wrote, if that
-    is learned in turn with these.
+    corpus: that was labelled. held_out_labelling: of those held out, if it is another. own: of what
+    the target wrote, if that is learned in turn with these.
     """
 
     training: Labels
     held_out: Labels
     recipe: Mapping[str, Any]
     options: LabelOptions
+    corpus: Corpus | None = None
     held_out_labelling: Labelling | None = None
     own: LabelledCorpus | None = None
 
@@ -187,10 +189,16 @@ class LabelledCorpus:
         """All labels that are learned."""
         return (self,) if self.own is None else (self, self.own)
 
-    def following(self) -> NDArray[np.int32]:
-        """Every id that follows a position to train on, i32[n]."""
+    def frequencies(self, tokenizer: Tokenizer[TargetId], size: int) -> NDArray[np.int64]:
+        """How often each id of `size` occurs in the corpora and after positions to train on."""
         columns = slice(1, 1 + self.options.labelling.future)
-        return np.concatenate([one.training.ids[:, columns].ravel() for one in self.sets])
+        seen = np.zeros(size, np.int64)
+        for one in self.sets:
+            if one.corpus is not None:  # but for what is held out
+                seen += count_ids(one.corpus, tokenizer, size)
+                seen -= np.bincount(one.held_out.ids[:, 0], minlength=size)
+            seen = seen.clip(0) + np.bincount(one.training.ids[:, columns].ravel(), minlength=size)
+        return seen
 
 
 def label_corpus(
@@ -236,6 +244,7 @@ def label_corpus(
         held_out=held_out,
         recipe=recipe,
         options=options,
+        corpus=corpus,
         held_out_labelling=how["held-out"],
     )
 

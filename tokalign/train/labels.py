@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from tokalign.errors import BundleError, IncompatibleError
 from tokalign.storage import parse_json, unwritable
-from tokalign.tokenizer.vocabulary import TargetId
 
 NO_LABEL = -1
 """In the place of an id: nothing follows."""
@@ -37,12 +36,6 @@ class Labels:
 
     values: NDArray[np.float16]
     ids: NDArray[np.int32]
-
-    @property
-    def text(self) -> list[TargetId]:
-        """The text's own ids."""
-        own: list[TargetId] = self.ids[:, 0].tolist()
-        return own
 
     def texts(self, length: int) -> list[Labels]:
         """Its texts of `length` positions, one after another."""

@@ -34,7 +34,7 @@ MOST_FACTORS = 4
 
 def readings_of(pair: Pair, texts: Iterable[Labels]) -> Iterator[tuple[Labels, DraftReading]]:
     """Texts, and how the draft model reads them; those that have boundaries."""
-    readings = ((text, DraftReading(pair, text.text)) for text in texts)
+    readings = ((text, DraftReading(pair, text.ids[:, 0].tolist())) for text in texts)
     return ((text, reading) for text, reading in readings if reading.boundaries)
 
 
@@ -120,7 +120,7 @@ class _Sums:
 
     def add(self, labels: Labels, reading: DraftReading, offset: int, *, covers: bool) -> None:
         """Take in a text whose rows begin at `offset`."""
-        length, spelled, text = len(reading.ids) - 1, self._covers.bytes_of, labels.text
+        length, spelled = len(reading.ids) - 1, self._covers.bytes_of
         self._own.append(np.stack([np.arange(length) + offset, np.array(reading.ids[1:])]))
         for boundary in reading.boundaries if covers else ():
             next_ids: list[TargetId] = labels.ids[boundary.at, 1:].tolist()
@@ -128,7 +128,7 @@ class _Sums:
                 continue
             row, begun, after = offset + boundary.row, boundary.partial, boundary.at + 1
             slots = [self._cover(row, begun + spelled(label), label) for label in next_ids]
-            follows = after < len(text) and text[after] == next_ids[0]
+            follows = after < len(labels.ids) and labels.ids[after, 0] == next_ids[0]
             factors = self._spelling(reading, boundary, next_ids[0], offset) if follows else []
             if slots[0] == ZERO and not factors:
                 continue  # the draft model cannot say it
