@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import click
 import numpy as np
@@ -112,9 +112,8 @@ def labelled(
     training["both"] = replace(training["greedy"], own=training["own text"])
     sampled = replace(how, kind="sampled", seed=1)
     held = {"greedy": training["greedy"], "own text": training["own text"]}
-    windows: dict[str, list[list[TargetId]]] = {
-        name: cast("Any", one.held_out.ids[:, 0].reshape(-1, _WINDOW).tolist())
-        for name, one in held.items()
+    windows: dict[str, Any] = {
+        name: one.held_out.ids[:, 0].reshape(-1, _WINDOW).tolist() for name, one in held.items()
     }
     places = {
         "greedy": (held["greedy"].held_out, replace(how, kind="greedy")),
