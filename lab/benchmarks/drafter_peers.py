@@ -1,50 +1,126 @@
-"""A trained block drafter in three programs: the same ids, the same accepted lengths, as a chain.
+"""A trained drafter in other programs: the same ids, the same accepted lengths, as a chain.
 
     python -m lab.benchmarks.drafter_peers --target MODEL --drafter FOLDER --prompts FILE
 
-Beside tokalign it runs `dflash` 0.1.0 and `mlx-dspark` 0.20.3 (`pip install --no-deps` both and
-mlx-vlm, then pillow and requests), which read the folder as it is, with the target in float32,
-greedily. A length is what a pass of the target emits after its first id.
+Beside tokalign it runs `dflash` 0.1.0 and `mlx-dspark` 0.20.3 for a DFlash, and `mlx-vlm` 0.7.10
+for an EAGLE-3 (`pip install --no-deps` them, then pillow and requests), which read the folder as it
+is, with the target in float32, greedily. `mlx-vlm` has no models of text alone, so its rounds get
+one of mlx-lm, which gives them the layers' outputs. A length is what a pass of the target emits
+after its first id.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
 import mlx.core as mx
 from mlx_lm import load
+from mlx_lm.models.cache import make_prompt_cache, trim_prompt_cache
 
 from tokalign.cli.texts import read_texts
 from tokalign.runtime.decoder import LanguageModel
-from tokalign.runtime.draft.trained import BlockDrafter
+from tokalign.runtime.draft.trained import BeamDrafter, BlockDrafter
 from tokalign.runtime.loop import Limits, TargetVerifier, decode
+from tokalign.runtime.mlx.beam_search import BeamShape
+from tokalign.runtime.mlx.cached_drafter import CachedSession
 from tokalign.runtime.mlx.dflash import load_dflash
+from tokalign.runtime.mlx.eagle3 import load_eagle3
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import TargetModelSession
-from tokalign.runtime.rounds import Context, Round
+from tokalign.runtime.mlx.taps import LayerOutputs
+from tokalign.runtime.rounds import Context, Drafter, Round
+from tokalign.tables.drafter_config import read_drafter_json
+from tokalign.tables.drafter_formats import BLOCK_FORMATS, drafter_format
+
+_DEPTH = 4
+"""Ids that a chain of EAGLE-3 drafts."""
 
 Run = Callable[[list[Any], int], tuple[list[int], list[int]]]
 """Prompt and number of ids -> the ids, and how many each pass emitted."""
 
 
 def ours(target: Path, folder: Path) -> Run:
-    """Our chain."""
+    """Our chain of a DFlash."""
     model: LanguageModel[Any] = LanguageModel.from_folder(target, dtype="float32")
     network = load_dflash(folder, model.model)
 
     def run(prompt: list[Any], count: int) -> tuple[list[int], list[int]]:
         session = TargetModelSession(model.model, watch=network.watch)
-        context, sampler = Context(prompt), Sampling(temperature=0.0)
-        drafter = BlockDrafter(network.session(session), None)
-        limits = Limits(max_tokens=count, target=session)
-        events = [*decode(context, drafter, TargetVerifier(session, sampler), limits=limits)]
-        rounds = [len(event.emitted) for event in events if isinstance(event, Round)]
-        return [*context.emitted], rounds[1:]
+        return _decoded(prompt, count, session, BlockDrafter(network.session(session), None))
+
+    return run
+
+
+def _decoded(
+    prompt: list[Any], count: int, session: TargetModelSession, drafter: Drafter
+) -> tuple[list[int], list[int]]:
+    context, sampler = Context(prompt), Sampling(temperature=0.0)
+    limits = Limits(max_tokens=count, target=session)
+    events = [*decode(context, drafter, TargetVerifier(session, sampler), limits=limits)]
+    rounds = [len(event.emitted) for event in events if isinstance(event, Round)]
+    return [*context.emitted], rounds[1:]
+
+
+def ours_of_eagle(target: Path, folder: Path) -> Run:
+    """Our chain of an EAGLE-3."""
+    model: LanguageModel[Any] = LanguageModel.from_folder(target, dtype="float32")
+    network = load_eagle3(folder, model.model)
+
+    def run(prompt: list[Any], count: int) -> tuple[list[int], list[int]]:
+        session = TargetModelSession(model.model, watch=network.watch)
+        chain_ = CachedSession(network, session)
+        drafter = BeamDrafter(chain_, shape=BeamShape(1, _DEPTH), branches=False, whole=True)
+        return _decoded(prompt, count, session, drafter)
+
+    return run
+
+
+class _Tapped:
+    """A model of mlx-lm as `mlx-vlm` calls its own: it gives outputs of layers, and drops rows."""
+
+    def __init__(self, model: Any, layers: Sequence[int]) -> None:
+        self._outputs = LayerOutputs(model, layers)
+        self.embed_tokens = model.model.embed_tokens
+        self._layers = len(layers)
+
+    def __call__(self, ids: Any, cache: Any, **_: Any) -> Any:
+        logits = self._outputs.model(ids, cache=cache)
+        states = mx.split(self._outputs.take_all(), self._layers, axis=-1)
+        return SimpleNamespace(logits=logits, hidden_states=states, gdn_states=None)
+
+    def rollback_speculative_cache(self, cache: Any, _: Any, accepted: Any, rows: int) -> None:
+        trim_prompt_cache(cache, rows - 1 - int(accepted))
+
+
+def of_mlx_vlm(target: Path, folder: Path) -> Run:
+    """`mlx-vlm`: its network and its rounds."""
+    rounds: Any = import_module("mlx_vlm.speculative.eagle3")
+    load_model: Any = import_module("mlx_vlm.utils").load_model
+    draft = load_model(folder)
+    draft.set_dtype(mx.float32)
+    model, *_ = load(str(target))
+    model.set_dtype(mx.float32)
+    tapped = _Tapped(model, rounds._eagle3_capture_layer_ids(draft))
+
+    def argmax(logits: Any) -> Any:
+        return mx.argmax(logits, axis=-1)
+
+    def run(prompt: list[Any], count: int) -> tuple[list[int], list[int]]:
+        cache, ids = make_prompt_cache(model), mx.array([prompt])
+        read = tapped(ids, cache)
+        first = int(argmax(read.logits[:, -1]).item())
+        given = {"prompt_tokens": ids, "first_bonus": first, "max_tokens": count}
+        how = {"sampler": argmax, "draft_block_size": _DEPTH + 1, "greedy_sampling": True}
+        hidden = mx.concatenate(read.hidden_states, axis=-1)
+        after = rounds._eagle3_rounds(tapped, draft, cache, hidden, **given, **how)
+        emitted = [first, *(token for token, _ in after)]
+        return emitted, [accepted + 1 for accepted in draft.accept_lens]
 
     return run
 
@@ -97,11 +173,14 @@ def main(target: Path, drafter: Path, prompts: Path, limit: int, tokens: int) ->
     model: LanguageModel[Any] = LanguageModel.from_folder(target, dtype="float32")
     texts = [text[:160] for text in read_texts(prompts, limit=limit)]
     given = [model.tokenizer.encode(text) for text in texts]
-    expected = [ours(target, drafter)(prompt, tokens) for prompt in given]
+    of_blocks = drafter_format(read_drafter_json(drafter)) in BLOCK_FORMATS
+    own = (ours if of_blocks else ours_of_eagle)(target, drafter)
+    peers = {"dflash": of_dflash, "mlx-dspark": of_dspark} if of_blocks else {"mlx-vlm": of_mlx_vlm}
+    expected = [own(prompt, tokens) for prompt in given]
     emitted = sum(sum(lengths) for _, lengths in expected)
     passes = sum(len(lengths) for _, lengths in expected)
     click.echo(f"tokalign: {emitted / passes:.3f} tokens per pass over {len(given)} prompts")
-    for name, make in (("dflash", of_dflash), ("mlx-dspark", of_dspark)):
+    for name, make in peers.items():
         run = make(target, drafter)
         for prompt, (ids, lengths) in zip(given, expected, strict=True):
             theirs, of_passes = run(prompt, tokens)

@@ -161,6 +161,18 @@ def test_a_folder_in_a_published_layout_is_read(layout: str, tmp_path: Path) -> 
     assert found[0] is not None
 
 
+@pytest.mark.parametrize("own", [False, True])
+def test_a_copy_of_the_targets_embedding_is_not_kept(own: bool, tmp_path: Path) -> None:
+    target = model()
+    config = eagle_config(target)
+    network = random_eagle(target, config, embedding=True)
+    if not own:
+        copied = target.model.embed_tokens.weight.astype(mx.float16)
+        network.update({"embed_tokens": {"weight": copied}})
+    read = load_eagle3(write_eagle(tmp_path, network, config), target)
+    assert ("embed_tokens" in read) == own
+
+
 @pytest.mark.parametrize(
     ("changed", "error", "message"),
     [

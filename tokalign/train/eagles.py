@@ -132,8 +132,11 @@ class EagleLearner(DrafterLearner):
         return among_all(logits, places_of(known, size)) if ids is None else logits
 
     def weights(self) -> dict[str, Array]:
-        ids, size = self._known, self._ends.vocabulary_size
-        weights = super().weights() | {"lm_head.weight": halved(self._ends.head_rows(ids))}
+        ids, ends = self._known, self._ends
+        size, weights = ends.vocabulary_size, super().weights()
+        weights["lm_head.weight"] = halved(ends.head_rows(ids))
+        # `mlx-vlm` reads no folder without an embedding.
+        weights.setdefault("embed_tokens.weight", halved(ends.embed(mx.arange(size))))
         if len(ids) == size:
             return weights
         knows = places_of(ids, size) < len(ids)

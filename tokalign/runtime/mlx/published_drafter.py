@@ -119,9 +119,11 @@ class TapsDrafter(TrainedDrafter):
         size, drafts = self._ends.vocabulary_size, self._shape.draft_vocab_size
         with reading(name):
             ids = target_ids(weights.get("d2t"), drafts, size)
-        self.own(
-            embedding="embed_tokens.weight" in weights, head="lm_head.weight" in weights, ids=ids
-        )
+        embedding = weights.get("embed_tokens.weight")
+        if embedding is not None and self._ends.embeds(embedding):
+            del parameters["embed_tokens.weight"]  # some programs read no folder without a copy
+        named = parameters.keys()
+        self.own(embedding="embed_tokens.weight" in named, head="lm_head.weight" in named, ids=ids)
         fill(self, parameters, self._shape.quantization, name=name)
         return self
 
