@@ -78,7 +78,7 @@ def test_a_user_is_told_if_most_rounds_were_plain() -> None:
 @given(st.lists(st.tuples(st.floats(-9.0, 9.0), st.integers(1, 9)), max_size=60))
 @example([(-8.0, 9)] * 10 + [(8.0, 1)] * 10)
 def test_drafting_rests_once_the_loss_exceeds_its_bound(rounds: list[tuple[float, int]]) -> None:
-    losses = Losses(total=Balance())
+    losses = Losses()
     for lost, tokens in rounds:
         losses.account(lost, tokens, drafted=True)
     # What was gained before the credit was full is forgotten: the worst stretch decides.
@@ -101,7 +101,7 @@ def test_early_on_little_may_be_lost() -> None:
 
 def test_requests_together_may_lose_what_one_of_their_length_may() -> None:
     """The second one does not suffer for the first, but at last all of them have lost enough."""
-    latest, spent, lost = Losses(total=Balance()), list[bool](), 0.0
+    latest, spent, lost = Losses(), list[bool](), 0.0
     for _ in range(20):
         losses = latest.next_request()
         for _ in range(32):
@@ -116,7 +116,7 @@ def test_requests_together_may_lose_what_one_of_their_length_may() -> None:
 
 def test_requests_that_take_turns_have_balances_of_their_own() -> None:
     """A short one that begins, and rests at once, leaves the long one as it was."""
-    latest = Losses(total=Balance())
+    latest = Losses()
     long = latest.next_request()
     long.account(-20.0, 200, drafted=True)
     short = long.next_request()
@@ -128,7 +128,7 @@ def test_requests_that_take_turns_have_balances_of_their_own() -> None:
 
 def test_a_rest_forbids_little_that_promises_much() -> None:
     """Tries that lose grow rare; after one that gains, the next may follow at once."""
-    losses, tried = Losses(total=Balance()), []
+    losses, tried = Losses(), []
     losses.account(1000.0, 1, drafted=True)
     for at in range(400):
         assert losses.forbids(1.1)

@@ -28,6 +28,7 @@ from typing import NamedTuple
 
 from tokalign.runtime.draft.costs import BARE, KEEPING, MAX_DRAFT, MAX_IDS, LearnedCosts, Plan
 from tokalign.runtime.draft.knowledge import Knowledge, ModelKnowledge
+from tokalign.runtime.draft.losses import Losses
 from tokalign.runtime.draft.neural import ModelDrafter
 from tokalign.runtime.draft.tree import TreeDrafter
 from tokalign.runtime.rounds import Context, Drafter, Proposal, Round
@@ -100,6 +101,7 @@ class Controller(Drafter):
         for model in models:
             model.meanwhile = free.ask_ahead
         self.losses, self._offers = knowledge.losses.next_request(), knowledge.offers
+        self._models_losses = knowledge.models_losses.next_request()
         self._timing = [*_FIRST_TIMING] if timed and not knowledge.rounds else []
         self._before, self._now = _WAIT, _WAIT  # the proposals of the latest two rounds
         self._begun = self._had_tree = False
@@ -138,7 +140,8 @@ class Controller(Drafter):
         offer, plan = self._ask(context, limit, over=inf if trial else rate if pays else 0.0)
         if not (trial or (pays and rate > plan.rate)):
             drafts = []
-        if drafts and self._forbids(rate, self._worst(drafts, plan)):
+        others = [self._models_losses] if self._free.can_offer else []
+        if drafts and self._forbids(rate, self._worst(drafts, plan), *others):
             drafts, pays, trial = [], False, False
         rests = not drafts and self._forbids(plan.rate, self._worst([], plan))
         if not (under_way or rests):
@@ -152,8 +155,11 @@ class Controller(Drafter):
         waits = pays or trial or (self._free.can_offer and self._offers > 0)
         return _WAIT if waits or not self.is_timed else _KEEP
 
-    def _forbids(self, rate: float, worst: float) -> bool:
-        return self.is_timed and self.losses.forbids(self.costs.plain * rate, worst)
+    def _forbids(self, rate: float, worst: float, *others: Losses) -> bool:
+        promised = self.costs.plain * rate
+        return self.is_timed and any(
+            losses.forbids(promised, worst) for losses in (*others, self.losses)
+        )
 
     @property
     def _is_under_way(self) -> bool:
@@ -283,7 +289,7 @@ class Controller(Drafter):
         knowledge.rounds += 1
         knowledge.plain_rounds += not round_.tree
         self._rounds = knowledge.rounds
-        knowledge.losses = self.losses
+        knowledge.losses, knowledge.models_losses = self.losses, self._models_losses
         self._free.observe(round_)
         for model in self._models:
             model.drafter.observe(round_)
@@ -326,7 +332,9 @@ class Controller(Drafter):
             self._asking += (drafting - self._asking) / _ASKING_MEMORY
             share = _ASKING_SHARE / (4 if self._before.bare else 1)
             self._until_asked = round(self._asking / (share * plain))
-        self.losses.account(took / plain - tokens, tokens, drafted=bool(round_.tree))
+        lost, by_models = took / plain - tokens, bool(self._drafted)
+        self.losses.account(lost, tokens, drafted=bool(round_.tree))
+        self._models_losses.account(lost * by_models, tokens, drafted=by_models)
 
     def _learn_of_model(self, draft: _Draft, drafted: TokenTree[TargetId], round_: Round) -> None:
         known, costs = draft.model.known, self.costs

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tokalign.runtime.draft.costs import MAX_DRAFT, Costs, LearnedCosts, PassTimes, Plan
-from tokalign.runtime.draft.losses import Balance, Losses
+from tokalign.runtime.draft.losses import Losses
 from tokalign.runtime.draft.neural import DRAFT, DRAFTER, Acceptance
 
 _MEMORY = 32
@@ -133,7 +133,8 @@ class Knowledge:
     models: Mapping[str, ModelKnowledge] = field(default_factory=dict)
     long_drafts: Trials = field(default_factory=lambda: Trials(8))
     plain_timings: Trials = field(default_factory=lambda: Trials(64, 1024))
-    losses: Losses = field(default_factory=lambda: Losses(total=Balance()))
+    losses: Losses = field(default_factory=Losses)
+    models_losses: Losses = field(default_factory=Losses.of_models)
     offers: float = 0.05
     rounds: int = 0
     plain_rounds: int = 0

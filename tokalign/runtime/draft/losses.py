@@ -9,6 +9,10 @@ MOST_LOST, SHARE = 7.0, 0.003
 """After n tokens, drafting may have lost the time of `FIRST_LOSS` + `EARLY_SHARE` n passes, or of
 `MOST_LOST` + `SHARE` n if that is less."""
 
+MODELS_SHARE = 0.5
+"""Models may lose this share of it. They wait and read the prompt first, so a few wrong drafts lose
+all of it, and sources that only look up would rest with them."""
+
 CREDIT = 64.0
 """Passes that drafting has gained count up to this many against later losses."""
 
@@ -21,16 +25,18 @@ _PROMISE, _FIRST_WAIT, _LONGEST_WAIT = 1.25, 2.0, 1024.0
 
 @dataclass(slots=True)
 class Balance:
-    """What drafting has lost, in bare plain rounds, and the tokens meanwhile."""
+    """What drafting has lost, in bare plain rounds, and the tokens meanwhile. share: of what may be
+    lost."""
 
     lost: float = 0.0
     tokens: int = 0
+    share: float = 1.0
 
     @property
     def excess(self) -> float:
         """By how much the loss is above its bound."""
         n = self.tokens
-        return self.lost - min(FIRST_LOSS + EARLY_SHARE * n, MOST_LOST + SHARE * n)
+        return self.lost - self.share * min(FIRST_LOSS + EARLY_SHARE * n, MOST_LOST + SHARE * n)
 
     def account(self, lost: float, tokens: int) -> None:
         self.lost = max(-CREDIT, self.lost + lost)
@@ -50,7 +56,7 @@ class Losses:
     """
 
     own: Balance = field(default_factory=Balance)
-    total: Balance
+    total: Balance = field(default_factory=Balance)
     is_resting: bool = False
     rested: float = 0.0
     wait: float = _FIRST_WAIT
@@ -58,7 +64,12 @@ class Losses:
     def next_request(self) -> Losses:
         """That of a new request: it goes on resting, and tries again four times as soon."""
         wait = max(_FIRST_WAIT, self.wait / 4)
-        return replace(self, own=Balance(), wait=wait)
+        return replace(self, own=Balance(share=self.own.share), wait=wait)
+
+    @classmethod
+    def of_models(cls) -> Losses:
+        """Those of the rounds in which a model drafted."""
+        return cls(own=Balance(share=MODELS_SHARE), total=Balance(share=MODELS_SHARE))
 
     def forbids(self, promised: float, worst: float = 0.0) -> bool:
         """Whether drafting rests although it promises this multiple of plain decoding's rate.
