@@ -112,10 +112,10 @@ class EagleLearner(DrafterLearner):
         theirs = {} if target.folder is None else read_config(target.folder)
         verifier = {"name_or_path": target.name, "architectures": theirs.get("architectures") or []}
         packaged = as_speculators(config, taps, verifier, depth)
-        if "quantization" in theirs:
+        if "quantization" in theirs or Path(target.name).is_absolute():
             self.remarks.append(
-                "`speculators` reads no quantized MLX weights: for it, name the original ones as "
-                "`verifier` in config.json"
+                "other programs load the target that config.json names as `verifier`: before you "
+                "share it, name a repository there, for `speculators` one that is not quantized"
             )
         return packaged | {"draft_vocab_size": len(known)}
 
