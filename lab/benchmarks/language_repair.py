@@ -119,11 +119,12 @@ def known_share(folder: Path, texts: Sequence[Sequence[TargetId]], prompt: int) 
 
 
 def table(found: Mapping[str, Mapping[str, float]], repaired: Sequence[str]) -> list[str]:
-    """Rows of the table; shares are of what the drafter trained on English accepts in English."""
+    """Rows of the table. Shares are of what the drafter trained on English accepts in English:
+    with the English dictionary where the language has its own."""
     head = ["", "ids its head knows", "alone", "+ dictionary (a)", "dictionary alone"]
     head += ["continued (b): ids known", "alone", "(a) + (b)"]
     lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
-    english = found["en"]["alone"]
+    english = found["en"]
     for language in LANGUAGES:
         values, cells = found[language], [language]
         for name in ("known", "alone", "a", "dictionary", "known b", "b", "a + b"):
@@ -133,7 +134,8 @@ def table(found: Mapping[str, Mapping[str, float]], repaired: Sequence[str]) -> 
             elif name.startswith("known"):
                 cells.append(f"{value:.1%}")
             else:
-                cells.append(f"{value:.3f} ({value / english:.0%})")
+                like = english["alone" if name in ("alone", "b") else "a"]
+                cells.append(f"{value:.3f} ({value / like:.0%})")
         lines.append("| " + " | ".join(cells) + " |")
     return lines
 
