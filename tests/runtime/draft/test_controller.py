@@ -360,3 +360,19 @@ def test_passes_of_others_that_run_ahead_are_nobody_elses_time(jobs: int) -> Non
     assert 0.85 < knowledge.costs.plain < 1.15
     assert knowledge.costs.rows(2) == pytest.approx(1.25, rel=0.1)
     assert drafted > 0.4 * 300 * (jobs // 2)
+
+
+def test_a_model_that_has_lost_its_half_rests_and_the_sources_go_on() -> None:
+    rows = [1.0 + 0.05 * n for n in range(33)]
+    known = ModelKnowledge(
+        PassTimes([0.1 * n for n in range(1, 17)], weight=4), ModelWorth(Acceptance(start=0.9))
+    )
+    knowledge = Knowledge(costs=LearnedCosts(PassTimes(rows, weight=4)), models={DRAFT: known})
+    for losses in (knowledge.losses, knowledge.models_losses):
+        losses.account(1.0, 1, drafted=True)
+        losses.wait = 1024.0
+    model = ScriptedModel(lambda _, steps: TokenTree.chain([TargetId(7)] * steps, "draft"))
+    watched = Watched(Controller(knowledge, TreeDrafter([ScriptedSource(0, 0.5)]), model))
+    run(watched, 30, Device(rows, host=0.0))
+    assert not any(proposal.draft_passes for proposal in watched.proposals)
+    assert sum(bool(proposal.tree) for proposal in watched.proposals) > 8
