@@ -145,7 +145,11 @@ def table(found: Mapping[str, Mapping[str, float]], repaired: Sequence[str]) -> 
 @click.option("--work", type=click.Path(path_type=Path), required=True)
 @click.option("--english", type=_PATH, multiple=True, required=True)
 @click.option("--language", "languages", multiple=True, help="pl=FILE; repeatable.")
-@click.option("--tables", type=_PATH, help="Has pl.dictionary.tok and others for the target.")
+@click.option(
+    "--tables",
+    type=_PATH,
+    help="Has pl.dictionary.tok, pl-WHAT.dictionary.tok and others for the target.",
+)
 @click.option("--positions", default=16_000, show_default=True, help="Of each text.")
 @click.option("--epochs", default=1.0, show_default=True)
 @click.option("--vocabulary", default=16_000, show_default=True)
@@ -183,9 +187,9 @@ def main(
         values = found.setdefault(language, {})
         if "ids" not in values:
             values["ids"] = written(ours, language, tokens)
-        built, dictionary = (tables or work) / f"{language}.dictionary.tok", None
-        if built.is_file():
-            dictionary = open_dictionary(ours.tokenizer, files=[built])
+        names = (f"{language}.dictionary.tok", f"{language}-*.dictionary.tok")
+        built = [file for name in names for file in sorted((tables or work).glob(name))]
+        dictionary = open_dictionary(ours.tokenizer, files=built) if built else None
         if dictionary is not None and "dictionary" not in values:
             values["dictionary"] = counted(None, ours, values["ids"], prompt, dictionary)
         for suffix, drafter in (("", "en"), (" b", language)):
