@@ -197,8 +197,19 @@ def test_what_decoding_refuses_is_refused(
     refused.is_refused(3, "cannot be run", told, "use another drafter")
 
 
-def test_a_target_that_names_its_sizes_otherwise(target: Path, tmp_path: Path) -> None:
-    (target / "config.json").write_text(json.dumps({"n_embd": 64, "n_layer": 12}))
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"n_embd": 64, "n_layer": 12},
+        TARGET | {"text_config": "x"},
+        TARGET | {"text_config": "\ud800"},
+        TARGET | {"num_hidden_layers": "12"},
+        TARGET | {"hidden_size": None},
+        TARGET | {"vocab_size": [257]},
+    ],
+)
+def test_a_target_that_names_its_sizes_otherwise(config: Any, target: Path, tmp_path: Path) -> None:
+    (target / "config.json").write_text(json.dumps(config))
     found = judged(target, written(tmp_path / "it", BLOCK), "a\n")
     assert found["drafter_fits"] is None
 
@@ -218,6 +229,9 @@ def test_without_the_targets_config_no_sizes_are_compared(target: Path, tmp_path
         (BEAM, b"", "no safetensors file"),
         (BEAM, b"\xff" * 64, "no safetensors file"),
         (BEAM, weights([])[:40], "cannot be judged"),
+        (BEAM, weights([]), "its d2t has 0 ids, and its head 128"),
+        (BEAM, weights(range(5)), "its d2t has 5 ids, and its head 128"),
+        ({"backbone_hidden_size": "64\n"}, b"", "cannot be judged"),
         ({**BLOCK, "vocab_size": 257, "draft_vocab_size": 3}, b"\x02" + bytes(7) + b"{}", "d2t"),
     ],
 )
@@ -227,6 +241,12 @@ def test_files_of_no_drafter_are_one_line(
     drafter = written(tmp_path / "it", config, data)
     refused = run("check", "--target", target, "--drafter", drafter)
     refused.is_refused(3, told, "fetch it again")
+
+
+def test_a_division_by_what_a_config_says_is_one_line(target: Path, tmp_path: Path) -> None:
+    drafter = written(tmp_path / "it", BEAM | {"num_attention_heads": 0}, ASCII)
+    refused = run("check", "--target", target, "--drafter", drafter)
+    refused.is_refused(3, "its config lacks or garbles", "fetch the drafter again")
 
 
 def test_of_a_repository_its_list_of_ids_alone_is_downloaded(

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Self, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import numpy as np
+from msgspec import Struct, convert, field
 
 from tokalign.errors import BundleError, IncompatibleError, shown
 from tokalign.names import hub
@@ -20,7 +21,7 @@ from tokalign.names.published_drafters import AUTO, require_published
 from tokalign.names.registry import resolve
 from tokalign.storage import parse_json
 from tokalign.tables.dflash_config import DFlashConfig
-from tokalign.tables.drafter_config import DrafterShape
+from tokalign.tables.drafter_config import DrafterShape, Layers, Size
 from tokalign.tables.drafter_formats import BLOCK_FORMATS, DrafterFormat, drafter_format
 from tokalign.tables.eagle3_config import Eagle3Config
 from tokalign.tables.finding import DRAFTER_CONFIG
@@ -105,19 +106,21 @@ def judge_drafter(
     )
 
 
-class _Sizes(NamedTuple):
+class _Sizes(Struct):
     """What a drafter has to fit of its target."""
 
-    layers: int
-    width: int
-    vocabulary: int
+    layers: Layers = field(name="num_hidden_layers")
+    width: Size = field(name="hidden_size")
+    vocabulary: Size = field(name="vocab_size")
 
     @classmethod
     def of(cls, config: Config) -> Self | None:
-        """None for a configuration that calls them something else."""
+        """None for a configuration that calls them something else, or garbles them."""
         inner = config.get("text_config") or config
-        names = "num_hidden_layers", "hidden_size", "vocab_size"
-        return cls(*map(inner.get, names)) if all(map(inner.get, names)) else None
+        try:
+            return convert(inner, cls)
+        except ValueError:
+            return None
 
 
 def _taps(shape: DrafterShape | None, sizes: _Sizes | None) -> tuple[int, ...] | None:
@@ -178,12 +181,15 @@ def _facts(config: Config, read: Read, name: str) -> DrafterFacts:
         raise ValueError(f"its {DRAFTER_CONFIG} names no MTP layer")
     if kind is DrafterFormat.RECURRENT:
         width, tokenizer = config["drafter"]["hidden_size"], config["target"]["tokenizer"]
-        return DrafterFacts(kind=kind, width=width, tokenizer=tokenizer)
+        return DrafterFacts(kind=kind, width=convert(width, Size), tokenizer=tokenizer)
     if kind not in _READING_LAYERS:
-        return DrafterFacts(kind=kind, width=config.get(_WIDTHS.get(kind, "")))
+        return DrafterFacts(
+            kind=kind, width=convert(config.get(_WIDTHS.get(kind, "")), Size | None)
+        )
     shape = (DFlashConfig if kind in BLOCK_FORMATS else Eagle3Config).from_json(config, name=name)
-    reduced = shape.draft_vocab_size != shape.vocab_size
-    return DrafterFacts(kind=kind, shape=shape, ids=_own_ids(read) if reduced else None)
+    count = shape.draft_vocab_size
+    ids = None if count == shape.vocab_size else _own_ids(read, count)
+    return DrafterFacts(kind=kind, shape=shape, ids=ids)
 
 
 _READING_LAYERS = BLOCK_FORMATS | {DrafterFormat.EAGLE_3}
@@ -200,12 +206,14 @@ def _holds_mtp(config: Config) -> bool:
     return bool(layers) or str(config.get("model_type")).endswith("_mtp")
 
 
-def _own_ids(read: Read) -> frozenset[int]:
-    """The target's ids in a drafter's own vocabulary, of which `d2t` has the distances."""
+def _own_ids(read: Read, count: int) -> frozenset[int]:
+    """The target's ids in a drafter's own vocabulary, of which `d2t` has the `count` distances."""
     length = int.from_bytes(read(0, 8), "little")
     if not 0 < length <= _LONGEST_HEADER:
         raise ValueError(f"{_WEIGHTS} is no safetensors file")
     found = parse_json(read(8, 8 + length))["d2t"]
     begin, end = (8 + length + offset for offset in found["data_offsets"])
     distances = np.frombuffer(read(begin, end), {"I64": "<i8", "I32": "<i4"}[found["dtype"]])
+    if len(distances) != count:
+        raise ValueError(f"its d2t has {len(distances)} ids, and its head {count}")
     return frozenset((np.arange(len(distances)) + distances).tolist())

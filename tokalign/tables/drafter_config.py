@@ -122,7 +122,7 @@ def reading(name: str) -> Iterator[None]:
         yield
     except TokalignError:
         raise
-    except (KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
+    except (KeyError, TypeError, AttributeError, IndexError, ArithmeticError) as error:
         raise BundleError(
             f"{name}: its config lacks or garbles {error}; fetch the drafter again"
         ) from error
