@@ -22,7 +22,7 @@ from tokalign.runtime.draft.tree import TreeDrafter
 from tokalign.runtime.drafting import NoDrafter
 from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.rounds import Context, Drafter, Event, Proposal, Round, Verdict
-from tokalign.tables.token_tree import TokenTree
+from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
 
@@ -188,6 +188,36 @@ def test_the_best_rate_wins(offered: float | None, right: float, drafts: bool) -
     proposal = controller.propose(Context([TargetId(1)]), 8)
     assert bool(proposal.draft_passes) == drafts
     assert bool(proposal.tree) == (drafts or offered is not None)
+
+
+@pytest.mark.parametrize("right", [0.9, 0.01], ids=["pays", "a trial"])
+def test_free_sources_offer_whole_trees_beside_a_model_that_has_lost_enough(right: float) -> None:
+    """Beside one that may draft, they stop where they cannot reach its rate."""
+
+    class Endless(ScriptedSource):
+        def advance(self, state: int, token: TargetId) -> int:  # type: ignore[override]
+            return state
+
+    draft = TokenTree.chain([TargetId(5)] * 4, "draft", [0.9] * 4)
+
+    def offered(lost: float) -> list[Proposal]:
+        drafts = PassTimes([0.0002 * n for n in range(1, 17)], weight=4)
+        knowledge = Knowledge(
+            costs=LearnedCosts(PassTimes([0.010 + 0.0001 * n for n in range(16)], weight=4)),
+            models={DRAFT: ModelKnowledge(drafts, ModelWorth(Acceptance(start=right)))},
+            rounds=1,
+        )
+        knowledge.models_losses.account(lost, 1000, drafted=True)
+        model = ScriptedModel(lambda *_: draft)
+        controller = Controller(knowledge, TreeDrafter([Endless(7, 0.3)]), model)
+        controller.observe(Round(limit=0, tree=EMPTY_TREE, path=(), emitted=(TargetId(7),)))
+        return [controller.propose(Context([TargetId(7)]), 8) for _ in range(2)]
+
+    assert offered(0.0)[0].draft_passes
+    begun, rested = offered(100.0)
+    assert not begun.draft_passes
+    assert not rested.draft_passes
+    assert len(rested.tree) > 1
 
 
 def test_proposals_go_no_further_than_one_step_beyond_what_was_measured() -> None:

@@ -137,13 +137,17 @@ class Controller(Drafter):
             return self._draft(context, drafts, limit)
         rate, trial = (drafts[0].plan.rate, drafts[0].trial) if drafts else (0.0, False)
         pays = rate * costs.plain > 1.0
+        own = [self._models_losses] if self._free.can_offer else []
+        # Beside a model that may draft, the free sources grow no whole tree.
+        resting = [losses for losses in own if losses.is_resting]
+        if (pays or trial) and self._forbids(rate, self._worst(drafts), *resting):
+            drafts, pays, trial = [], False, False
         offer, plan = self._ask(context, limit, over=inf if trial else rate if pays else 0.0)
         if not (trial or (pays and rate > plan.rate)):
             drafts = []
-        others = [self._models_losses] if self._free.can_offer else []
-        if drafts and self._forbids(rate, self._worst(drafts, plan), *others):
+        if drafts and self._forbids(rate, self._worst(drafts), *own, self.losses):
             drafts, pays, trial = [], False, False
-        rests = not drafts and self._forbids(plan.rate, self._worst([], plan))
+        rests = not drafts and self._forbids(plan.rate, self._worst([], plan.length), self.losses)
         if not (under_way or rests):
             if drafts:
                 return self._draft(context, drafts, limit, offer)
@@ -155,21 +159,19 @@ class Controller(Drafter):
         waits = pays or trial or (self._free.can_offer and self._offers > 0)
         return _WAIT if waits or not self.is_timed else _KEEP
 
-    def _forbids(self, rate: float, worst: float, *others: Losses) -> bool:
+    def _forbids(self, rate: float, worst: float, *accounts: Losses) -> bool:
         promised = self.costs.plain * rate
-        return self.is_timed and any(
-            losses.forbids(promised, worst) for losses in (*others, self.losses)
-        )
+        return self.is_timed and any(losses.forbids(promised, worst) for losses in accounts)
 
     @property
     def _is_under_way(self) -> bool:
         """Whether the pass of this round has begun already."""
         return self._before.run_ahead and self.costs.runs_ahead
 
-    def _worst(self, drafts: Sequence[_Draft], plan: Plan) -> float:
-        """How many plain rounds a draft loses of which nothing is accepted; without one, a round
-        that waits for nothing."""
-        costs, length = self.costs, max([draft.plan.length for draft in drafts] or [plan.length])
+    def _worst(self, drafts: Sequence[_Draft], length: int = 0) -> float:
+        """How many plain rounds a draft loses of which nothing is accepted; without one, an offer
+        of so many ids, or a round that waits for nothing."""
+        costs, length = self.costs, max([draft.plan.length for draft in drafts] or [length])
         return (costs.rows(1 + length) + self._time_of(drafts)) / costs.plain - 1.0
 
     def _time_of(self, drafts: Sequence[_Draft]) -> float:
