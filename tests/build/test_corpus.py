@@ -7,6 +7,7 @@ import hashlib
 import json
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
 import pytest
@@ -14,8 +15,8 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokalign.build import sources, text_files
-from tokalign.build.corpus import Corpus
+from tokalign.build import corpus, sources, text_files
+from tokalign.build.corpus import Corpus, count_ids
 from tokalign.errors import CorpusError
 
 PARAGRAPHS = ["Zażółć gęślą jaźń.", "Drugi akapit, dłuższy nieco.", "Trzeci."]
@@ -95,6 +96,27 @@ def test_a_field_that_the_first_object_lacks_is_an_error_that_names_its_fields(
     assert not problems
     assert list(Corpus([path], field="body", report=problems.append).lines()) == ["jeden", "dwa"]
     assert len(problems) == 3
+
+
+def test_ids_are_counted_with_line_ends_and_those_beyond_a_model_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Bytes:
+        def encode(self, text: str) -> list[int]:
+            return [*text.encode()]
+
+    text = tmp_path / "a.txt"
+    text.write_text("ab\n\nbz\n" * 60_000)
+    tokenizer: Any = Bytes()
+    found = count_ids(Corpus([text]), tokenizer, ord("c"))
+    assert len(found) == ord("c")
+    assert (found[ord("a")], found[ord("b")], found[ord("\n")]) == (60_000, 120_000, 120_000)
+    assert found.sum() == 300_000
+    text.write_text("a\n" * 100)
+    (tmp_path / "b.txt").write_text("b\n" * 100)
+    monkeypatch.setattr(corpus, "_COUNTED", 10)
+    found = count_ids(Corpus([text, tmp_path / "b.txt"]), tokenizer, 256)
+    assert 5 <= found[ord("a")] == found[ord("b")] < 100
 
 
 def test_two_files_of_one_name_are_refused_before_reading(tmp_path: Path) -> None:

@@ -73,9 +73,9 @@ def test_ids_are_counted_in_labels_and_in_the_corpora_they_were_made_of(tmp_path
     text = tmp_path / "text.txt"
     text.write_text("ala ma kota\n" * 3)
     read = replace(first, corpus=Corpus([text])).frequencies(tokenizer, size)
-    counted = 3 * np.bincount(tokenizer.encode("ala ma kota"), minlength=size)
+    counted = 3 * np.bincount(tokenizer.encode("ala ma kota\n"), minlength=size)
     assert (read - first.frequencies(tokenizer, size)).tolist() == counted.tolist()
-    held = np.array([tokenizer.encode("ala ma kota")] * 3).T
+    held = np.array([tokenizer.encode("ala ma kota\n")] * 3).T
     held_out = Labels(np.zeros((len(held), 1), np.float16), held)
     less = replace(first, corpus=Corpus([text]), held_out=held_out).frequencies(tokenizer, size)
     assert (read - less).tolist() == (counted // 3).tolist()

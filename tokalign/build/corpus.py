@@ -183,14 +183,17 @@ _COUNTED = 16_000_000  # characters
 
 
 def count_ids(corpus: Corpus, tokenizer: Tokenizer[Id], size: int) -> NDArray[np.int64]:
-    """How often each id of `size` occurs in a corpus, or in as much of the beginning of each file
-    as makes 16 million characters. Raises: CorpusError as `TextFile.texts`."""
+    """How often each id of `size` occurs in a corpus, its line ends included, or in as much of the
+    beginning of each file as makes 16 million characters. Ids of the tokenizer beyond them are left
+    out. Raises: CorpusError as `TextFile.texts`."""
     seen, files = np.zeros(size, np.int64), [*corpus.readings()]
     for file in files:
         left = _COUNTED // len(files)
-        for text in file.paragraphs(whole=True):
-            seen += np.bincount(np.asarray(tokenizer.encode(text), np.int64), minlength=size)
-            left -= len(text)
+        # Many texts at once: a line is short beside a vocabulary.
+        for texts in batches(file.paragraphs(whole=True), min(left, 100_000)):
+            ids = [token for text in texts for token in tokenizer.encode(text + "\n")]
+            seen += np.bincount(np.array(ids, np.int64), minlength=size)[:size]
+            left -= sum(map(len, texts))
             if left < 0:
                 break
     return seen
