@@ -31,6 +31,7 @@ from tokalign.runtime.mlx.eagle3 import Eagle3Drafter, load_eagle3
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.trained_drafter import TrainedDrafter
+from tokalign.runtime.mlx.weights import vocabulary_size
 from tokalign.runtime.options import CacheOptions
 from tokalign.runtime.rounds import Drafter
 from tokalign.tokenizer.vocabulary import TargetId
@@ -171,6 +172,18 @@ def test_a_copy_of_the_targets_embedding_is_not_kept(own: bool, tmp_path: Path) 
         network.update({"embed_tokens": {"weight": copied}})
     read = load_eagle3(write_eagle(tmp_path, network, config), target)
     assert ("embed_tokens" in read) == own
+
+
+def test_a_copy_that_is_the_head_too_is_kept(tmp_path: Path) -> None:
+    """The target's own head may be another matrix."""
+    target = model()
+    size = vocabulary_size(target)
+    config = eagle_config(target, draft_vocab_size=size, tie_word_embeddings=True)
+    network = random_eagle(target, config, embedding=True, head=False)
+    network.update({"embed_tokens": {"weight": target.model.embed_tokens.weight}})
+    read = load_eagle3(write_eagle(tmp_path, network, config), target)
+    outputs = mx.random.normal((3, network.config.hidden_size))
+    assert mx.allclose(read.logits(outputs), network.logits(outputs), 1e-3, 1e-3)
 
 
 @pytest.mark.parametrize(

@@ -120,8 +120,9 @@ class TapsDrafter(TrainedDrafter):
         with reading(name):
             ids = target_ids(weights.get("d2t"), drafts, size)
         embedding = weights.get("embed_tokens.weight")
-        if embedding is not None and self._ends.embeds(embedding):
-            del parameters["embed_tokens.weight"]  # some programs read no folder without a copy
+        # Some programs read no folder without a copy. Without a head, it may be the head, too.
+        if "lm_head.weight" in weights and embedding is not None and self._ends.embeds(embedding):
+            del parameters["embed_tokens.weight"]
         named = parameters.keys()
         self.own(embedding="embed_tokens.weight" in named, head="lm_head.weight" in named, ids=ids)
         fill(self, parameters, self._shape.quantization, name=name)
