@@ -120,11 +120,12 @@ def known_share(folder: Path, texts: Sequence[Sequence[TargetId]], prompt: int) 
 
 def table(found: Mapping[str, Mapping[str, float]], repaired: Sequence[str]) -> list[str]:
     """Rows of the table. Shares are of what the drafter trained on English accepts in English:
-    with the English dictionary where the language has its own."""
+    with the English dictionary, if there is one, where the language has its own."""
     head = ["", "ids its head knows", "alone", "+ dictionary (a)", "dictionary alone"]
     head += ["continued (b): ids known", "alone", "(a) + (b)"]
     lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
     english = found["en"]
+    with_dictionary = english.get("a", english["alone"])
     for language in LANGUAGES:
         values, cells = found[language], [language]
         for name in ("known", "alone", "a", "dictionary", "known b", "b", "a + b"):
@@ -134,7 +135,7 @@ def table(found: Mapping[str, Mapping[str, float]], repaired: Sequence[str]) -> 
             elif name.startswith("known"):
                 cells.append(f"{value:.1%}")
             else:
-                like = english["alone" if name in ("alone", "b") else "a"]
+                like = english["alone"] if name in ("alone", "b") else with_dictionary
                 cells.append(f"{value:.3f} ({value / like:.0%})")
         lines.append("| " + " | ".join(cells) + " |")
     return lines
