@@ -184,6 +184,7 @@ def test_one_of_the_last_hidden_state_of_another_target(
     [
         ({"hidden_act": "gelu"}, "of which only silu is run"),
         ({"fc_norm": "yes"}, "bool"),
+        ({"rms_norm_eps": 0.0}, "rms_norm_eps"),
         ({"num_attention_heads": 7, "num_key_value_heads": 2}, "7 heads for 2"),
         ({"layer_types": ["sliding_attention"]}, "sliding_attention, which this version"),
         ({"unheard_of": 1}, "unheard_of, which this version does not run"),
@@ -195,6 +196,17 @@ def test_what_decoding_refuses_is_refused(
     drafter = written(tmp_path / "it", BEAM | changed, ASCII)
     refused = run("check", "--target", target, "--drafter", drafter)
     refused.is_refused(3, "cannot be run", told, "use another drafter")
+
+
+@pytest.mark.parametrize("key", ["mask_token_id", "conv_kernel_size", "markov_rank", "block_size"])
+@pytest.mark.parametrize("value", [-1, 10**30])
+def test_numbers_that_no_network_has_are_refused(
+    key: str, value: int, target: Path, tmp_path: Path
+) -> None:
+    block = BLOCK["dflash_config"] | {key: value}
+    drafter = written(tmp_path / "it", BLOCK | {"dflash_config": block})
+    refused = run("check", "--target", target, "--drafter", drafter)
+    refused.is_refused(3, "cannot be run", key, "use another drafter")
 
 
 @pytest.mark.parametrize(

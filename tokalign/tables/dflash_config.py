@@ -16,7 +16,14 @@ from typing import Annotated, Any, Literal, TypeAlias
 from msgspec import Meta
 
 from tokalign.errors import shown
-from tokalign.tables.drafter_config import DrafterShape, Size, reading, refuse, refuse_unknown
+from tokalign.tables.drafter_config import (
+    Count,
+    DrafterShape,
+    Size,
+    reading,
+    refuse,
+    refuse_unknown,
+)
 from tokalign.tables.drafter_formats import BLOCK_FORMATS, DrafterFormat, drafter_format
 
 Config: TypeAlias = Mapping[str, Any]
@@ -64,18 +71,18 @@ class DFlashConfig(DrafterShape):
     sliding_window: int | None = None
     is_causal: bool | None = None
     whole_window: bool = False
-    block_size: Annotated[int, Meta(ge=2)] = 16
+    block_size: Annotated[int, Meta(ge=2, le=1_000)] = 16
     sample_from_anchor: bool = False
-    mask_token_id: int
+    mask_token_id: Count
     target_layer_ids: Annotated[tuple[int, ...], Meta(min_length=1)]
     final_logit_softcapping: float | None = None
     input_embedding_scale: float = 1.0
     output_multiplier: float = 1.0
-    conv_kernel_size: int = 0
+    conv_kernel_size: Count = 0
     conv_group_size: Size = 16
-    selector_rank: int = 0
-    selector_top_k: int = 0
-    markov_rank: int = 0
+    selector_rank: Count = 0
+    selector_top_k: Count = 0
+    markov_rank: Count = 0
     markov_head_type: str = "vanilla"
     enable_confidence_head: bool = False
     confidence_head_with_markov: bool = True

@@ -30,6 +30,7 @@ _OF_LIBRARIES = {
 
 
 Size: TypeAlias = Annotated[int, Meta(ge=1, le=10_000_000)]
+Count: TypeAlias = Annotated[int, Meta(ge=0, le=10_000_000)]
 Layers: TypeAlias = Annotated[int, Meta(ge=1, le=1_000)]
 
 
@@ -48,7 +49,7 @@ class DrafterShape:
     num_key_value_heads: Size
     head_dim: Size
     vocab_size: Size
-    rms_norm_eps: float
+    rms_norm_eps: Annotated[float, Meta(gt=0)]
     max_position_embeddings: int
     rope_theta: float
     rope_scaling: dict[str, Any] | None = None
