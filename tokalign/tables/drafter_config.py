@@ -86,10 +86,11 @@ class DrafterShape:
 
     def require_fit(self, *, layers: int, width: int) -> None:
         """Raises: IncompatibleError for a target with other layers, or of another width."""
-        own, taps = self.num_target_layers or layers, self.taps(layers)
+        own, taps = self.num_target_layers, self.taps(layers)
         named = ", ".join(map(str, taps))
-        if (own, self.target_hidden_size) != (layers, width):
-            of = f"is for a target with {own} layers of width {self.target_hidden_size}"
+        if self.target_hidden_size != width or own not in (None, layers):
+            count = "" if own is None else f" with {own} layers"
+            of = f"is for a target{count} of width {self.target_hidden_size}"
         elif not all(0 <= tap < layers for tap in taps):
             of = f"reads the outputs of layers {named}"
         elif len({*taps}) < len(taps):
