@@ -6,8 +6,8 @@ Every row is a DFlash drafter that begins in the same way and is trained for the
 this process, on labels of one target, which took about equal time, too: text labels have five times
 the positions of greedy and sampled ones. Measured are leading guesses that are right at places that
 were held out: where the target goes on greedily, where it goes on at T = 0.7, and in text that it
-wrote at T = 0.7. Labels and text are kept in FOLDER, results in FOLDER/measured.json, so a killed
-run goes on.
+wrote at T = 0.7. Labels, text and results are kept in FOLDER, so a killed run goes on. The target
+has to take trees.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from tokalign.build.corpus import Corpus
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.weights import vocabulary_size
+from tokalign.storage import write_file
 from tokalign.tokenizer.vocabulary import TargetId
 from tokalign.train.blocks import BlockLearner
 from tokalign.train.drafters import WindowBatches
@@ -187,7 +188,7 @@ def main(
     """Print the table."""
     model: LanguageModel[TargetId] = LanguageModel.from_folder(target, dtype="float32")
     data = labelled(model, Corpus([*files]), work, positions, held_out)
-    path = work / "measured.json"
+    path = work / f"measured-{seconds:g}s-{batch}.json"
     found = json.loads(path.read_text()) if path.is_file() else {}
     places = ["steps", *data.places]
     click.echo(f"| labels | loss | decay | causal | {' | '.join(places)} |")
@@ -195,7 +196,7 @@ def main(
     for row in ROWS:
         if str(row) not in found:
             found[str(row)] = trained(model, data, row, seconds, batch)
-            path.write_text(json.dumps(found, indent=1))
+            write_file(path, json.dumps(found, indent=1))
         values = found[str(row)]
         cells = [str(values["steps"]), *(f"{values[place]:.3f}" for place in data.places)]
         click.echo(f"| {row} | {' | '.join(cells)} |")
