@@ -22,7 +22,6 @@ from typing import Any, NamedTuple
 
 import click
 import numpy as np
-from numpy.typing import NDArray
 
 from tokalign.build.corpus import Corpus
 from tokalign.runtime.decoder import LanguageModel
@@ -129,11 +128,10 @@ def _labels(
 ) -> Labels:
     labeller = Labeller(target.model, how)
     found = [labeller.label(window, number) for number, window in enumerate(windows)]
-    return Labels(*(np.concatenate(parts) for parts in zip(*map(_parts, found), strict=True)))
-
-
-def _parts(labels: Labels) -> tuple[NDArray[Any], NDArray[Any]]:
-    return labels.values, labels.ids
+    return Labels(
+        np.concatenate([labels.values for labels in found]),
+        np.concatenate([labels.ids for labels in found]),
+    )
 
 
 def trained(
