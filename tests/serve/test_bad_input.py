@@ -98,6 +98,7 @@ CHAT_FIELDS: list[tuple[str, Any, str]] = [
     ("tools", [{**WEATHER, "type": "browser"}], "tools[0].type"),
     ("tool_choice", "required", "needs tools"),
     ("tool_choice", {"type": "function", "function": {"name": "pogoda"}}, "'pogoda'"),
+    ("response_format", {"type": "json_object", "schema": 5}, "JSON schema"),
     ("response_format", {"type": "json_schema"}, "json_schema"),
     ("response_format", {"type": "json_schema", "json_schema": {"schema": []}}, "json_schema"),
     ("guided_json", "no JSON", "JSON schema"),

@@ -77,6 +77,7 @@ def test_a_schema_is_followed_with_and_without_drafts(
         ("guided_grammar", 'start: "a" /[0-9]{2}/', "a[0-9]{2}"),
         ("grammar", 'root ::= "a" [0-9] "b"?', "a[0-9]b?"),
         ("structured_outputs", {"choice": ["tak", "nie"]}, "tak|nie"),
+        ("response_format", {"type": "json_object", "schema": PERSON}, r"\{.*\}"),
     ],
 )
 def test_grammars_as_vllm_and_llama_cpp_take_them(
@@ -85,6 +86,13 @@ def test_grammars_as_vllm_and_llama_cpp_take_them(
     text, reason = said(server, temperature=1.0, seed=1, extra_body={field: value})
     assert re.fullmatch(pattern, text), text
     assert reason == "stop"
+
+
+def test_json_without_a_schema_is_an_object(server: Server) -> None:
+    for more in ({}, {"schema": None}):
+        text, reason = said(server, response_format={"type": "json_object", **more})
+        assert text.startswith("{")
+        assert reason == "length" or isinstance(json.loads(text), dict)
 
 
 def test_answers_that_come_together_are_those_that_come_alone(server: Server) -> None:

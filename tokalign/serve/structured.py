@@ -58,10 +58,8 @@ def _response_format(given: Any) -> Grammar | None:
         case dict() if kind is None:
             return None
         case {"type": "json_object"}:
-            schema = given.get("schema", {"type": "object"})
-            is_schema = isinstance(schema, Schema)
-            require(is_schema, "response_format.schema has to be a JSON schema, not {}", schema)
-            return _json_grammar(schema)
+            schema = given.get("schema")
+            return _json_grammar({"type": "object"} if schema is None else schema)
         case {"type": "json_schema", "json_schema": {"schema": dict(schema)} as inner}:
             return Grammar.json_schema(schema, strict=bool(inner.get("strict")))
         case {"type": "json_schema"}:
