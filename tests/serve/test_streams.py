@@ -253,6 +253,34 @@ def test_a_helper_makes_the_whole_answer_of_a_stream(echo: Server, api: Api, kin
     assert api.blocks(streamed) == in_order
 
 
+@pytest.mark.parametrize("kind", SAID)
+def test_the_events_of_a_response_add_up_to_its_items(echo: Server, kind: str) -> None:
+    """No text comes twice, and log-probabilities come with the text that they are of."""
+    given = Responses.asked(user(SAID[kind][0]), include=["message.output_text.logprobs"])
+    kept: dict[int, Any] = {}
+    spoken: dict[int, list[Any]] = {}
+    with openai(echo).responses.stream(**given) as stream:
+        for event in stream:
+            if event.type.endswith(("output_text.delta", "arguments.delta")):
+                kept[event.output_index] = event.snapshot
+            if event.type == "response.output_text.delta":
+                spoken.setdefault(event.output_index, []).extend(one.id for one in event.logprobs)
+            elif event.type == "response.output_text.done":
+                assert kept[event.output_index] == event.text
+                assert [one.id for one in event.logprobs] == spoken[event.output_index]
+            elif event.type == "response.function_call_arguments.done":
+                assert kept[event.output_index] == event.arguments
+        streamed = stream.get_final_response()
+    whole = openai(echo).responses.create(**given)
+    assert Responses.told(streamed) == Responses.told(whole)
+    for item in whole.output:
+        if item.type == "message":
+            tokens = b"".join(bytes(one.bytes) for one in item.content[0].logprobs).decode()
+            assert tokens.endswith(item.content[0].text)
+            before = tokens.removesuffix(item.content[0].text)
+            assert [word for word in ("Hm", "pogoda") if word in before] == []
+
+
 @every_api
 def test_a_stop_text_is_in_no_stream(echo: Server, api: Api) -> None:
     asked, stop = user("jeden dwa trzy"), ["trzy", "dwa"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from time import time
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -37,15 +38,17 @@ def openai_error(refusal: Refusal) -> dict[str, Any]:
 class Choice:
     """One answer to one prompt.
 
-    counts_prompt: whether it is the first to its prompt. tokens: those that were not written yet.
-    shown: characters of those that were. reason: why it ended. cut: the index of the block for
-    which there was no room.
+    counts_prompt: whether it is the first to its prompt. tokens: those that were not written yet;
+    spoken: of each block of text, by its index. shown: characters of those that were. reason: why
+    it ended. cut: the index of the block for which there was no room.
     """
 
     def __init__(self, index: int, job: Job, *, counts_prompt: bool = True) -> None:
         self.index, self.job, self.counts_prompt = index, job, counts_prompt
         self.tokens: list[Emitted] = []
         self.shown = 0
+        self.spoken: defaultdict[int, list[Emitted]] = defaultdict(list)
+        self._unplaced: list[Emitted] = []
         self.thought_tokens = 0
         self.reason: FinishReason | Literal["tool_calls"] | None = None
         self.cut: int | None = None
@@ -69,15 +72,27 @@ class Choice:
         """The steps that a token makes."""
         if emitted.token != NO_TOKEN:
             self.tokens.append(emitted)
-            self.thought_tokens += self._text.kind == "thought"
-        yield from self._text.feed(emitted.text)
+            if self._text.kind == "thought":
+                self.thought_tokens += 1
+            else:
+                self._unplaced.append(emitted)
+        for step in self._text.feed(emitted.text):
+            yield self._placed(step)
         if emitted.finish_reason is not None:
             is_cut = emitted.finish_reason == "length"
             for step in self._text.end(cut=is_cut):
                 if is_cut and step.what == "end":
                     self.cut = step.at
-                yield step
+                yield self._placed(step)
             self.reason = "tool_calls" if self.calls and not is_cut else emitted.finish_reason
+
+    def _placed(self, step: Step) -> Step:
+        """A step; where a block grows by it, the tokens that came before are the block's."""
+        if step.what == "grow":
+            if step.block.kind == "text":
+                self.spoken[step.at] += self._unplaced
+            self._unplaced = []
+        return step
 
 
 class Usage(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from msgspec import UNSET
@@ -123,14 +124,15 @@ class Responses(Rendering):
 
     def _events(self, choice: Choice, step: Step) -> Iterator[bytes]:
         block, at = step.block, step.at
+        if step.what == "begin":
+            block = replace(block, text="")  # what it has by now is its first delta
         name, field = _EVENTS[block.kind]
         part = {"item_id": self._item_id(block, at), "output_index": at}
         if has_parts := block.kind != "call":
             part["content_index"] = 0
         more: dict[str, Any] = {}
         if block.kind == "text":
-            more["logprobs"] = self.logprobs(choice, choice.take_tokens())
-            self._logprobs.setdefault(at, []).extend(more["logprobs"])
+            more["logprobs"] = self._added_logprobs(choice, at)
         content = self._content(block, at)
         if step.what == "begin":
             item = self._item(block, at, "in_progress")
@@ -150,15 +152,20 @@ class Responses(Rendering):
     def whole(self, choices: Sequence[Choice]) -> dict[str, Any]:
         (choice,) = choices
         status = "incomplete" if choice.reason == "length" else "completed"
-        if texts := [i for i, block in enumerate(choice.blocks) if block.kind == "text"]:
-            rest = self.logprobs(choice, choice.take_tokens())
-            self._logprobs.setdefault(texts[-1], []).extend(rest)
+        for at in [*choice.spoken]:
+            self._added_logprobs(choice, at)
         output = [
             self._item(block, i, _status(choice, i))
             for i, block in enumerate(choice.blocks)
             if not block.is_broken
         ]
         return self._response(choices, status, output)
+
+    def _added_logprobs(self, choice: Choice, at: int) -> list[dict[str, Any]]:
+        """Log-probabilities of the tokens that a block of text has got since the last call."""
+        added = self.logprobs(choice, choice.spoken.pop(at, ()))
+        self._logprobs.setdefault(at, []).extend(added)
+        return added
 
     def fail(self, refusal: Refusal) -> bytes:
         error = {"code": "server_error", "message": str(refusal)}
