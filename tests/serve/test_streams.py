@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 
 import pytest
 from pydantic import BaseModel
-from served import CALL, KEY, WEATHER, echo_folder, openai, serving
+from served import CALL, KEY, WEATHER, chat, content, echo_folder, openai, serving
 
 from tokalign.serve import Settings
 from tokalign.serve.job import Job
@@ -279,6 +279,14 @@ def test_the_events_of_a_response_add_up_to_its_items(echo: Server, kind: str) -
             assert tokens.endswith(item.content[0].text)
             before = tokens.removesuffix(item.content[0].text)
             assert [word for word in ("Hm", "pogoda") if word in before] == []
+
+
+@every_api
+def test_a_thought_that_a_question_spells_ends_with_it(echo: Server, api: Api) -> None:
+    """Neither is the answer a thought, nor does its grammar wait for the end of one."""
+    messages = [*user("Co to <think>?"), *api.turn(api.whole(echo, user("x"))), *user("Wisła")]
+    assert api.blocks(api.whole(echo, messages)) == [("text", "Wisła")]
+    assert content(chat(echo, "Co to <think>?", guided_regex="tak")) == "tak"
 
 
 @every_api

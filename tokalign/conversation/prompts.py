@@ -78,8 +78,10 @@ class Prompts:
             # The last id that they share may be a part of another one, where a letter follows.
             marks.setdefault(common_prefix(ids, others) - 1, is_shared)
         opens = self.library.response_initial_state == "reasoning"
-        if self.library.has_thinking:
-            ends = self.library.rfind_think_end(ids)
+        if self.library.has_thinking:  # a thought that somebody's turn spells ends with that turn
+            turn_ends = self.tokenizer.vocabulary.roles.eos
+            turn = max((i for i, token in enumerate(ids) if token in turn_ends), default=-1)
+            ends = max(turn, self.library.rfind_think_end(ids))
             opens = opens or self.library.rfind_think_start(ids) > ends
         theirs = None
         if self.draft is not None and messages[-1].get("role") != "assistant":

@@ -227,7 +227,7 @@ def constrain(
     if not stop_ids:
         raise UsageError("a grammar needs a model with an end-of-text token; this one has none")
     tokenizer.require(Level.BY_TEXT)
-    end, before = _thought_end(tokenizer, prompt), list(prompt)
+    end, before = _thought_end(tokenizer, prompt, stop_ids), list(prompt)
     if end is not None:
         before.append(end)
         grammar = grammar.after(r"/\n{0,2}/")
@@ -268,13 +268,17 @@ def _matcher_after(
     return matcher(grammar.after('" "?' if is_certain else '" "'))
 
 
-def _thought_end(tokenizer: Tokenizer[TargetId], prompt: Sequence[TargetId]) -> TargetId | None:
-    """The id that ends the thought that a prompt leaves open; None if it leaves none open."""
+def _thought_end(
+    tokenizer: Tokenizer[TargetId], prompt: Sequence[TargetId], stop_ids: frozenset[TargetId]
+) -> TargetId | None:
+    """The id that ends the thought that a prompt leaves open; None if it leaves none open. The end
+    of a turn, which a stop id is, ends a thought that somebody's turn spells."""
     vocabulary = tokenizer.vocabulary
     begin, end = (
         vocabulary.special_ids.get(mark, vocabulary.id_of.get(mark.encode())) for mark in _THINKING
     )
     if begin is None or end is None:
         return None
-    last = next((token for token in reversed(prompt) if token in (begin, end)), end)
+    ends = {begin, end, *stop_ids}
+    last = next((token for token in reversed(prompt) if token in ends), end)
     return end if last == begin else None
