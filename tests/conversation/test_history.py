@@ -151,7 +151,7 @@ def forgetful(messages: list[dict[str, Any]]) -> str:
 
 
 def deaf(messages: list[dict[str, Any]]) -> str:
-    return free([one for one in messages if one["role"] != "system"])
+    return free([one for one in messages if one["role"] in ("user", "assistant")])
 
 
 HISTORIES = ([ASK, ASK], [SYSTEM, MORE, ASK], [SYSTEM, ASK, MORE, ASK], [ASK, MORE])
@@ -168,9 +168,10 @@ def test_a_template_gets_merged_messages_only_if_it_needs_them(
         assert text == free(history)
 
 
-def test_a_message_that_a_template_leaves_out_is_refused() -> None:
+@pytest.mark.parametrize("history", [[SYSTEM, ASK], [ASK, TOOL], [ASK, TOOL, ASK]])
+def test_a_message_that_a_template_leaves_out_is_refused(history: list[dict[str, Any]]) -> None:
     with pytest.raises(UsageError, match="leaves out"):
-        rendered(Template(deaf), [SYSTEM, ASK], {})  # type: ignore[arg-type]
+        rendered(Template(deaf), history, {})  # type: ignore[arg-type]
 
 
 def test_a_message_may_be_written_otherwise() -> None:

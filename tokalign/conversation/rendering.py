@@ -47,11 +47,11 @@ def rendered(
 def _left_out(
     messages: Sequence[Message], text: str, write: Callable[[Sequence[Message]], str]
 ) -> Message | None:
-    """An instruction or question that is not in a rendered conversation. A template may write a
-    message in other words; then the text changes with the message."""
+    """An instruction, question or result of a tool that is not in a rendered conversation. A
+    template may write a message in other words; then the text changes with the message."""
     for index, message in enumerate(messages):
         content = message["content"].strip()
-        if message["role"] not in ("system", "user") or content in text:
+        if message["role"] == "assistant" or content in text:
             continue
         other = [*messages[:index], {**message, "content": "x"}, *messages[index + 1 :]]
         if write(other) == text:
