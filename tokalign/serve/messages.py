@@ -54,7 +54,7 @@ class MessagesBody(Common, kw_only=True):
             case {"format": {"type": kind, "schema": schema}}:
                 json_schema = {"schema": schema, "strict": True}
                 self.response_format = {"type": kind, "json_schema": json_schema}
-        choice: Any = self.tool_choice.get("type")
+        choice: Any = self.tool_choice.get("type", "auto")
         if choice == "tool":
             choice = {"function": {"name": str(self.tool_choice.get("name"))}}
         # The prompt does not name the tools that Anthropic runs.
@@ -64,7 +64,7 @@ class MessagesBody(Common, kw_only=True):
             api_key,
             messages=messages,
             tools=[_tool(tool) for tool in own],
-            choice=choice if isinstance(choice, dict) or choice in ("any", "none") else "auto",
+            choice=choice,
             several=self.tool_choice.get("disable_parallel_tool_use") is False,
         )
 
