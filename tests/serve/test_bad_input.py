@@ -51,7 +51,7 @@ def expect(server: Server, status: int, *words: str, **sent: Any) -> None:
 
 NAMED: dict[str, list[Any]] = {
     "messages": ["Wisła"],
-    "max_tokens": [0, True, 1.5],
+    "max_tokens": [0, -2, True, 1.5],
     "temperature": [True, -0.1, "hot"],
     "top_p": [2],
     "top_k": [-2, 10**30],
@@ -149,6 +149,7 @@ MESSAGE_FIELDS: list[tuple[str, Any, str]] = [
     ("tools", [{"type": "custom"}], "tools[0]"),
     ("messages", [{"role": "user", "content": [{"type": "redacted_thinking"}]}], "is empty"),
     ("tool_choice", {"type": "tool", "name": "pogoda"}, "'pogoda'"),
+    ("tool_choice", {"type": "all"}, "'all'"),
     ("stop_sequences", [5], "stop"),
 ]
 NOT_SERVED = (("best_of", 2), ("functions", [{"name": "pogoda"}]))

@@ -119,9 +119,10 @@ class Common(Struct, kw_only=True):
         if reserved := _RESERVED & self.chat_template_kwargs.keys():
             raise UsageError(f"chat_template_kwargs may not have {', '.join(sorted(reserved))}")
         limit, drafts = self.limit, self.num_draft_tokens
-        require(limit != 0, "max_tokens has to be at least 1, or -1 for no limit, not {}", limit)
         if limit is None:
             limit = settings.max_tokens
+        fits = limit is None or limit > 0 or limit == -1
+        require(fits, "max_tokens has to be at least 1, or -1 for no limit, not {}", limit)
         penalties = {name: getattr(self, name) for name in _PENALTIES}
         return ApiRequest(
             models=ModelNames(self.model, self.draft_model, self.adapters),
@@ -130,7 +131,7 @@ class Common(Struct, kw_only=True):
             penalties={**penalties, "repetition_penalty": max(0.0, self.repetition_penalty)},
             template_variables={**settings.chat_template_args, **self.chat_template_kwargs},
             stop_texts=_stop_texts(self.stop),
-            max_tokens=None if limit is None or limit < 0 else limit,
+            max_tokens=None if limit == -1 else limit,
             num_draft_tokens=settings.drafting.num_draft_tokens if drafts is UNSET else drafts,
             logprobs=bool(self.logprobs),
             top_logprobs=max(0, self.top_logprobs),
