@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from functools import cache
+from http.client import RemoteDisconnected
 
 import pytest
 from places import DEMO
@@ -102,3 +103,13 @@ def test_mlx_lms_server_answers_the_same_with_and_without() -> None:
             answers.append((first, second["choices"][0]["text"], other))
             assert second["usage"]["prompt_tokens_details"]["cached_tokens"] >= 4
     assert answers[0] == answers[1]
+
+
+@pytest.mark.slow
+def test_mlx_lms_server_asks_tokalign_without_a_draft_model_too() -> None:
+    failing = _FAILING.format(name="failing", options="method='copy'", error="UsageError")
+    with (
+        mlx_lms_server("--model", str(DEMO / "target"), before=failing) as server,
+        pytest.raises(RemoteDisconnected),  # what mlx-lm does with an error of its generator
+    ):
+        complete(server, "Wisła jest")

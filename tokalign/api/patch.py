@@ -53,6 +53,7 @@ def patch_mlx_lm(**options: Any) -> None:
     """Have mlx-lm's own programs generate with tokalign, with draft models of any tokenizer.
 
     What tokalign cannot generate, mlx-lm generates as before; a line on stderr says so.
+    mlx-lm's server then serves one request at a time, as its batches know no drafts.
 
     options: keywords of `tokalign.stream_generate` for every generation. Another call replaces
     them. Raises: TypeError for what is no such keyword.
@@ -106,6 +107,9 @@ def patch_mlx_lm(**options: Any) -> None:
     mlx_lm_generate = getattr(generation.stream_generate, "_mlx_lm", generation.stream_generate)
     stream_generate._mlx_lm = mlx_lm_generate  # type: ignore[attr-defined]
     load.__wrapped__ = mlx_lm_load
+    # mlx-lm's server sets this for each model that it loads.
+    provider = import_module("mlx_lm.server").ModelProvider
+    provider.is_batchable = property(lambda _self: False, lambda _self, _value: None)
     package = import_module("mlx_lm")
     for module in (package, utils, *map(import_module, _PROGRAMS)):
         for name, function in (("load", load), ("stream_generate", stream_generate)):
