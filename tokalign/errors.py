@@ -6,6 +6,7 @@
     ├── GrammarError              exit 2   the caller: simplify the grammar
     ├── CorpusError               exit 1   the owner of the corpus
     ├── OutputError               exit 1   the machine: make room, or keep the stream open
+    │   └── StdoutError           exit 1   the same: nothing more of a command can be read
     ├── DisturbedError            exit 1   the machine: measure again when it has less to do
     ├── VocabularyError           exit 3   the owner of the tokenizer file
     ├── IncompatibleError         exit 3   the pair: these parts do not fit together

@@ -8,6 +8,7 @@ from math import inf, isfinite, sqrt
 from statistics import fmean
 
 from tokalign.errors import MissingAssetError
+from tokalign.installation import install_line
 
 CONFIDENCE = 0.95
 
@@ -44,7 +45,7 @@ def fit_break_even(acceptance: Sequence[float], speedup: Sequence[float]) -> Bre
         from scipy import stats
     except ImportError as error:
         raise MissingAssetError(
-            "a break-even needs scipy; install it with: pip install 'tokalign[lab]'"
+            f"a break-even needs scipy; install it with: {install_line(extra='lab')}"
         ) from error
     line = stats.linregress(acceptance, speedup)
     slope, intercept = float(line.slope), float(line.intercept)

@@ -22,6 +22,7 @@ from lab.study.result import Result, digest_of, load_json
 from lab.study.samples import Sample, Trial, timed_greedily
 from lab.study.waterfall import measured_ends
 from tokalign.errors import MissingAssetError, TokalignError
+from tokalign.installation import install_line
 
 SCHEMA = Path(__file__).with_name("schema.json")
 
@@ -94,7 +95,7 @@ def _of_schema(saved: Any) -> Iterator[str]:
         from jsonschema import Draft202012Validator
     except ImportError as error:
         raise MissingAssetError(
-            "checking a result needs jsonschema; install it with: pip install 'tokalign[lab]'"
+            f"checking a result needs jsonschema; install it with: {install_line(extra='lab')}"
         ) from error
     schema = json.loads(SCHEMA.read_text("utf-8"))
     for wrong in Draft202012Validator(schema).iter_errors(saved):

@@ -33,7 +33,7 @@ from tokalign.storage import DISK_ERRORS
 
 GROUPS = {
     "Generate text": {
-        "check": "Predict from the tokenizers alone how well a pair will work.",
+        "check": "Say what to expect of dictionaries, of a pair of tokenizers, of a drafter.",
         "decode": "Generate text, faster, with exactly the target's own output.",
         "chat": "Talk with a model; every turn computes only what is new.",
         "serve": "Serve a model over HTTP, as OpenAI's clients and mlx_lm.server's users expect.",
