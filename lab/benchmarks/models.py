@@ -1,4 +1,4 @@
-"""What works with each architecture of mlx-lm, on small random models: the table in docs/models.md.
+"""What works with each architecture of mlx-lm, on small random models: lab/results/models.md.
 
     python -m lab.benchmarks.models [NAME ...]       one row for each architecture, or for these
 

@@ -42,7 +42,7 @@ def polish_spm(shared_data: Path) -> Tokenizer[Any]:
 
 @pytest.fixture(scope="module", params=[1, pytest.param(20, marks=pytest.mark.long)])
 def parts(request: pytest.FixtureRequest) -> int:
-    """How much is drawn and read: twenty parts are what docs/lossless.md speaks of."""
+    """How much is drawn and read: twenty parts are what docs/alignment.md speaks of."""
     found: int = request.param
     return found
 
