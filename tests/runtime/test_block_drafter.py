@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import partial
+from math import inf, nan
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -29,7 +30,7 @@ from tokalign.runtime.draft.costs import LearnedCosts, PassTimes
 from tokalign.runtime.draft.knowledge import Knowledge, ModelKnowledge
 from tokalign.runtime.draft.neural import DRAFTER
 from tokalign.runtime.draft.opening_knowledge import knowledge_from
-from tokalign.runtime.draft.trained import BlockDrafter
+from tokalign.runtime.draft.trained import BLOCK, BlockDrafter
 from tokalign.runtime.draft.tree import FREE_ROWS, BlockAnswer, TreeDrafter
 from tokalign.runtime.drafting import NoDrafter
 from tokalign.runtime.loop import Limits
@@ -168,6 +169,19 @@ def test_its_guesses_never_change_the_output(sampling: str, how: str) -> None:
     assert how == "auto" or max(accepted) >= 5, "the ids of a block"
 
 
+@pytest.mark.parametrize("how", ["alone", "tree", "auto"])
+@pytest.mark.parametrize("vocabulary", [96, 256])
+def test_one_whose_numbers_overflow_drafts_nothing(vocabulary: int, how: str) -> None:
+    model, chosen = random_model(vocabulary=vocabulary), SAMPLINGS["greedy"]
+    network = random_block_drafter(model)
+    network.norm.weight = network.norm.weight * nan
+    session = TargetModelSession(model, watch=WATCH)
+    plain, _ = rounds_of(NoDrafter(), TargetModelSession(model), chosen)
+    emitted, rounds = rounds_of(made(how, session, network, chosen), session, chosen)
+    assert emitted == plain
+    assert not {source for one in rounds for source in one.tree.sources} & {BLOCK, DRAFTER}
+
+
 def test_a_block_joins_every_branch() -> None:
     """Where a table knows two paths, the block says at each depth which of their ids is likely."""
     positions = [
@@ -217,6 +231,11 @@ def test_a_folder_in_the_published_layout_is_read(tmp_path: Path) -> None:
         ({"hidden_size": None}, BundleError, "hidden_size"),
         ({"num_target_layers": 40}, IncompatibleError, "40 layers"),
         ({"target_layer_ids": [0, 7]}, IncompatibleError, "layers 0, 7"),
+        ({"vocab_size": 95, "draft_vocab_size": 96}, IncompatibleError, "with 95 ids"),
+        ({"dflash_config": {"mask_token_id": 96}}, IncompatibleError, "mask is the id 96"),
+        ({"rope_theta": 0.0}, BundleError, "rope_theta"),
+        ({"rms_norm_eps": inf}, BundleError, "rms_norm_eps"),
+        ({"layer_types": ["sliding_attention"] * 2, "sliding_window": -1}, BundleError, "window"),
         ({"intermediate_size": 8}, BundleError, "shape"),
     ],
 )

@@ -132,7 +132,10 @@ class BlockDrafter(ModelDrafter):
         probabilities: list[float] = []
         for position, listed in enumerate(self._block.positions[:steps]):
             links = self._block.links[position - 1] if ids and self._block.links else {}
-            token, logprob = (links.get(ids[-1], listed) if ids else listed)[0]
+            following = links.get(ids[-1], listed) if ids else listed
+            if not following:
+                break
+            token, logprob = following[0]
             ids.append(token)
             probabilities.append(exp(logprob))
         return Proposal(tree=TokenTree.chain(ids, BLOCK, probabilities))

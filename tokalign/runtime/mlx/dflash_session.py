@@ -117,11 +117,12 @@ class DFlashSession:
 
 
 def listed_rows(found: Array, values: Array) -> list[Listed]:
-    """The ids i[n, m] and log-probabilities f[n, m] of n places; what is impossible is left out."""
+    """The ids i[n, m] and log-probabilities f[n, m] of n places, without what is impossible or no
+    number."""
     rows = zip(cast("list[list[TargetId]]", found.tolist()), values.tolist(), strict=True)
     by_value = itemgetter(1)
     ranked = [sorted(zip(*row, strict=True), key=by_value, reverse=True) for row in rows]
     for row in ranked:
-        while row and row[-1][1] == -inf:
+        while row and not row[-1][1] > -inf:
             row.pop()
     return ranked
