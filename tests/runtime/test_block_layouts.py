@@ -204,6 +204,7 @@ def test_doubt_makes_guesses_less_probable() -> None:
         ({"aux_hidden_state_layer_ids": [0, 1]}, IncompatibleError, "layers -1, 0"),
         ({"target_hidden_size": 64}, IncompatibleError, "of width 64"),
         ({"block_size": 0}, BundleError, "block_size"),
+        ({"block_size": 2, "sample_from_anchor": False}, BundleError, "blocks of a single guess"),
         ({"transformer_layer_config": None}, BundleError, "lacks or garbles"),
         ({"markov_rank": 7}, BundleError, "shape"),
         ({"draft_vocab_size": 12}, BundleError, "no d2t"),

@@ -198,6 +198,7 @@ def test_a_copy_that_is_the_head_too_is_kept(tmp_path: Path) -> None:
         ({"eagle_config": None}, IncompatibleError, "layers 1, 0, -1"),
         ({"draft_vocab_size": 47}, BundleError, "d2t"),
         ({"vocab_size": None}, BundleError, "vocab_size"),
+        ({"vocab_size": 95}, IncompatibleError, "with 95 ids"),
         ({"intermediate_size": 8}, BundleError, "shape"),
         ({"fc_norm": True, "norm_before_fc": True}, BundleError, "beside norm_before_fc"),
         ({"fc_norm": "yes"}, BundleError, "bool"),

@@ -144,7 +144,7 @@ def _misfit(facts: DrafterFacts, target: Tokenizer[TargetId], sizes: _Sizes | No
             return None
         return f"the drafter is for a target of width {facts.width}, and this one has {sizes.width}"
     try:
-        shape.require_fit(layers=sizes.layers, width=sizes.width)
+        shape.require_fit(layers=sizes.layers, width=sizes.width, vocabulary=count)
     except IncompatibleError as error:
         return str(error)
     if facts.ids is None and shape.draft_vocab_size != count:

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta
 
-from tokalign.errors import shown
+from tokalign.errors import IncompatibleError, shown
 from tokalign.tables.drafter_config import (
     Count,
     DrafterShape,
@@ -68,7 +68,7 @@ class DFlashConfig(DrafterShape):
     """
 
     layer_types: tuple[Literal["full_attention", "sliding_attention"], ...]
-    sliding_window: int | None = None
+    sliding_window: Count | None = None
     is_causal: bool | None = None
     whole_window: bool = False
     block_size: Annotated[int, Meta(ge=2, le=1_000)] = 16
@@ -100,6 +100,15 @@ class DFlashConfig(DrafterShape):
             made = cls.read({**flat, "layer_types": types})
             _require_runnable(made)
         return made
+
+    def require_fit(self, *, layers: int, width: int, vocabulary: int) -> None:
+        """See `DrafterShape`; also for a target that does not have the id of its mask."""
+        DrafterShape.require_fit(self, layers=layers, width=width, vocabulary=vocabulary)
+        if self.mask_token_id >= vocabulary:
+            raise IncompatibleError(
+                f"the drafter's mask is the id {self.mask_token_id}, and this target has "
+                f"{vocabulary} ids; give its own"
+            )
 
     @property
     def guesses(self) -> int:
@@ -150,3 +159,5 @@ def _require_runnable(made: DFlashConfig) -> None:
         raise ValueError(f"it has convolutions in groups of {made.conv_group_size}")
     if made.selector_rank and (made.markov_rank or made.selector_top_k < 1):
         raise ValueError("its candidate selector is beside a Markov head, or has no ids")
+    if (made.selector_rank or made.markov_rank) and made.guesses < 2:
+        raise ValueError("it has a head for what follows a guess, and blocks of a single guess")

@@ -32,6 +32,7 @@ _OF_LIBRARIES = {
 Size: TypeAlias = Annotated[int, Meta(ge=1, le=10_000_000)]
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=10_000_000)]
 Layers: TypeAlias = Annotated[int, Meta(ge=1, le=1_000)]
+Positive: TypeAlias = Annotated[float, Meta(gt=0, le=1e12)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,9 +50,9 @@ class DrafterShape:
     num_key_value_heads: Size
     head_dim: Size
     vocab_size: Size
-    rms_norm_eps: Annotated[float, Meta(gt=0)]
+    rms_norm_eps: Positive
     max_position_embeddings: int
-    rope_theta: float
+    rope_theta: Positive
     rope_scaling: dict[str, Any] | None = None
     attention_bias: bool = False
     quantization: dict[str, Any] | None = None
@@ -84,8 +85,9 @@ class DrafterShape:
         """The layers of so many whose outputs it reads."""
         return self.target_layer_ids or (1, layers // 2 - 1, layers - 4)
 
-    def require_fit(self, *, layers: int, width: int) -> None:
-        """Raises: IncompatibleError for a target with other layers, or of another width."""
+    def require_fit(self, *, layers: int, width: int, vocabulary: int) -> None:
+        """Raises: IncompatibleError for a target with other layers, of another width, or with ids
+        that its tables do not have."""
         own, taps = self.num_target_layers, self.taps(layers)
         named = ", ".join(map(str, taps))
         if self.target_hidden_size != width or own not in (None, layers):
@@ -95,10 +97,13 @@ class DrafterShape:
             of = f"reads the outputs of layers {named}"
         elif len({*taps}) < len(taps):
             of = f"would read the outputs of layers {named}, one of them twice"
+        elif self.vocab_size < vocabulary:
+            of = f"is for a target with {self.vocab_size} ids"
         else:
             return
         raise IncompatibleError(
-            f"the drafter {of}, and this target has {layers} layers of width {width}; give its own"
+            f"the drafter {of}, and this target has {layers} layers of width {width} and "
+            f"{vocabulary} ids; give its own"
         )
 
 

@@ -80,7 +80,7 @@ class TapsDrafter(TrainedDrafter):
         super().__init__()
         self._shape, self._ends = config, TargetEnds.of(target)
         reads, layers = self._ends.hidden_size, len(target.layers)
-        config.require_fit(layers=layers, width=reads)
+        config.require_fit(layers=layers, width=reads, vocabulary=self._ends.vocabulary_size)
         self._taps = config.taps(layers)
         self._places: Array = None
         self.watch(target)
