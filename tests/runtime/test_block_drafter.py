@@ -248,3 +248,17 @@ def test_a_folder_that_cannot_be_run_is_refused(
     (folder / "config.json").write_text(json.dumps(own))
     with pytest.raises(error, match=message):
         load_dflash(folder, model)
+
+
+def test_weights_in_parts_are_read_and_missing_parts_named(tmp_path: Path) -> None:
+    model = random_model()
+    folder = write_block_drafter(tmp_path, random_block_drafter(model), block_config(model))
+    first, last = (f"model-0000{number}-of-00002.safetensors" for number in (1, 2))
+    weights = list(mx.load(str(folder / "model.safetensors")).items())
+    mx.save_safetensors(str(folder / first), dict(weights[:5]))
+    mx.save_safetensors(str(folder / last), dict(weights[5:]))
+    (folder / "model.safetensors").unlink()
+    load_dflash(folder, model)
+    (folder / last).unlink()
+    with pytest.raises(BundleError, match=f"lacks {last}; fetch"):
+        load_dflash(folder, model)

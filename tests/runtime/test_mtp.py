@@ -54,6 +54,15 @@ def test_it_is_found_in_the_target_s_folder(name: str, tmp_path: Path) -> None:
     assert isinstance(find_drafter(with_folder), MtpDrafter)
 
 
+def test_a_damaged_file_beside_the_target_is_noted(tmp_path: Path) -> None:
+    target, notes = zoo.zoo_model("qwen3_5"), list[str]()
+    (write_mtp(tmp_path, {}, target) / "adapters.safetensors").write_bytes(b"\xff" * 20)
+    with_folder: Any = SimpleNamespace(model=target, folder=tmp_path)
+    assert find_drafter(with_folder, note=notes.append) is None
+    [told] = notes
+    assert "adapters.safetensors" in told
+
+
 def test_a_folder_that_holds_it_alone_is_read(tmp_path: Path) -> None:
     """As `mlx-vlm` splits a checkpoint: no prefix, and 1 is added already."""
     target = zoo.zoo_model("qwen3_5")

@@ -32,13 +32,16 @@ class Wanted:
 
 def missing_from_model(folder: Path) -> list[str]:
     """The files that a model's folder lacks: configuration, tokenizer, weights or parts of them."""
-    absent = [name for name in ("config.json", *_weights(folder)) if not (folder / name).is_file()]
-    return absent + missing_from_tokenizer(folder)
+    return _missing_config(folder) + _missing_weights(folder) + missing_from_tokenizer(folder)
 
 
 def missing_from_tokenizer(folder: Path) -> list[str]:
     """`tokenizer.json` for a folder without any tokenizer that mlx-lm opens."""
     return [] if holds_tokenizer(folder) else ["tokenizer.json"]
+
+
+def _missing_weights(folder: Path) -> list[str]:
+    return [name for name in _weights(folder) if not (folder / name).is_file()]
 
 
 def _weights(folder: Path) -> list[str]:
@@ -74,8 +77,11 @@ def _missing_config(folder: Path) -> list[str]:
     return [] if (folder / "config.json").is_file() else ["config.json"]
 
 
-def _missing_from_drafter(folder: Path) -> list[str]:
+def missing_from_drafter(folder: Path) -> list[str]:
+    """The files that a drafter's folder lacks, whose weights may have any name."""
     weights = [] if any(folder.glob("*.safetensors")) else ["its weights (*.safetensors)"]
+    if any(folder.glob("model*.safetensors*")):
+        weights = _missing_weights(folder)
     return _missing_config(folder) + weights
 
 
@@ -92,7 +98,7 @@ CONFIG = Wanted(
     ("weights",),
     locally=True,
 )
-DRAFTER = Wanted(("*.json", "*.safetensors"), _missing_from_drafter, "the drafter's folder")
+DRAFTER = Wanted(("*.json", "*.safetensors"), missing_from_drafter, "the drafter's folder")
 MODEL = Wanted(
     (*_FILES, *_WEIGHTS, "*.tok"),
     missing_from_model,

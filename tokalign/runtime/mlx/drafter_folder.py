@@ -197,8 +197,11 @@ def find_drafter(target: Target, *, note: Note = lambda _: None) -> TrainedDraft
     published = published_for(target.folder)
     downloaded = None if published is None else published.downloaded()
     folders = [*drafter_folders(target.folder), *([downloaded] if downloaded else [])]
-    if target.folder is not None and holds_mtp(target.folder, target.model):
-        folders.append(target.folder)
+    try:
+        if target.folder is not None and holds_mtp(target.folder, target.model):
+            folders.append(target.folder)
+    except BundleError as error:
+        note(f"{error}; no MTP layer is looked for")
     for folder in folders:
         try:
             if _reader_of(folder) is None:

@@ -14,6 +14,7 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from tokalign.errors import BundleError, IncompatibleError
+from tokalign.names.hub import missing_from_drafter
 from tokalign.runtime.mlx.recurrent_drafter import TargetEnds
 from tokalign.runtime.mlx.taps import KeptRows, taps_of
 from tokalign.runtime.mlx.trained_drafter import TrainedDrafter
@@ -23,11 +24,11 @@ from tokalign.tables.drafter_config import DrafterShape, reading
 
 def read_weights(folder: Path) -> dict[str, Array]:
     """All weights of a folder, lazy. Raises: BundleError."""
+    if missing := missing_from_drafter(folder):
+        raise BundleError(f"{folder} lacks {', '.join(missing)}; fetch a version that has them")
     weights: dict[str, Array] = {}
     for file in sorted(folder.glob("*.safetensors")):
         weights |= load_arrays(file)
-    if not weights:
-        raise BundleError(f"{folder} has no safetensors files; fetch a version that has them")
     return weights
 
 
