@@ -13,7 +13,7 @@ from command_lines import run
 from fake_hub import Hub, serve_hub
 from tokenizer_files import byte_level_document
 
-from tokalign.tables.finding import DRAFTER_FORMAT
+from tokalign.tables.finding import DRAFTER_FORMAT, DRAFTER_VERSION
 
 LAYERS = {
     "hidden_size": 64,
@@ -102,7 +102,7 @@ def test_one_that_drafts_everything(config: Any, kind: str, target: Path, tmp_pa
     [
         ({"model_type": "qwen3_5", "text_config": {"mtp_num_hidden_layers": 1}}, "an MTP"),
         ({"model_type": "glm4_moe", "num_nextn_predict_layers": 1}, "an MTP"),
-        ({"model_type": "recurrent_drafting_drafter"}, "a ReDrafter"),
+        ({"model_type": "recurrent_drafting_drafter", "rnn": True}, "a ReDrafter"),
     ],
 )
 def test_one_that_reads_the_last_hidden_state(
@@ -159,24 +159,61 @@ def test_one_of_another_size(changed: Any, told: str, target: Path, tmp_path: Pa
     assert found["drafter_fits"] is False
 
 
+REDRAFTER = {"model_type": "recurrent_drafting_drafter", "rnn": True}
+RECURRENT = {
+    "format": DRAFTER_FORMAT,
+    "version": DRAFTER_VERSION,
+    "drafter": {"hidden_size": 64, "vocabulary_size": 257},
+    "target": {"tokenizer": "of another"},
+    "weights": "drafter-0.safetensors",
+    "sha256": "",
+    "training": {},
+}
+MTP = {"model_type": "qwen3_5", "num_nextn_predict_layers": 1}
+
+
 @pytest.mark.parametrize(
     ("config", "told"),
     [
-        (
-            {"model_type": "recurrent_drafting_drafter", "hidden_size": 96},
-            "width 96",
-        ),
+        (REDRAFTER | {"hidden_size": 96}, "width 96"),
+        (REDRAFTER | {"hidden_size": 64, "vocab_size": 96}, "with 96 ids"),
         ({"backbone_hidden_size": 96}, "width 96"),
-        ({"format": DRAFTER_FORMAT, "drafter": {"hidden_size": 64}}, "another tokenizer"),
+        ({"backbone_hidden_size": 64, "text_config": {"vocab_size": 96}}, "with 96 ids"),
+        (RECURRENT, "another tokenizer"),
+        (MTP | {"text_config": {"mtp_num_hidden_layers": 1, "hidden_size": 96}}, "width 96"),
     ],
 )
 def test_one_of_the_last_hidden_state_of_another_target(
     config: Any, told: str, target: Path, tmp_path: Path
 ) -> None:
-    config |= {"target": {"tokenizer": "of another"}}
     found = judged(target, written(tmp_path / "it", config), "a\n")
     assert found["verdict"].startswith("It does not fit: ")
     assert told in found["verdict"]
+
+
+@pytest.mark.parametrize("config", [MTP, {"backbone_hidden_size": 64}])
+def test_one_for_targets_of_another_type(config: Any, target: Path, tmp_path: Path) -> None:
+    (target / "config.json").write_text(json.dumps(TARGET | {"model_type": "llama"}))
+    found = judged(target, written(tmp_path / "it", config), "a\n")
+    assert (
+        found["verdict"] == "It does not fit: it is none for a 'llama' model; give its own target."
+    )
+
+
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        (REDRAFTER | {"rnn": False}, "without recurrence"),
+        (REDRAFTER | {"gated": True}, "gated, which this version"),
+        ({"backbone_hidden_size": 64, "use_vision": True}, "use_vision, which this version"),
+        (RECURRENT | {"version": 2}, "version 2"),
+    ],
+)
+def test_one_of_the_last_hidden_state_that_is_not_run(
+    config: Any, told: str, target: Path, tmp_path: Path
+) -> None:
+    drafter = written(tmp_path / "it", config)
+    run("check", "--target", target, "--drafter", drafter).is_refused(3, told)
 
 
 @pytest.mark.parametrize(
@@ -237,13 +274,13 @@ def test_without_the_targets_config_no_sizes_are_compared(target: Path, tmp_path
     ("config", "data", "told"),
     [
         ({"architectures": ["LlamaForCausalLM"]}, b"", "no known format"),
-        ([], b"", "it is no object"),
         (BEAM, b"", "no safetensors file"),
         (BEAM, b"\xff" * 64, "no safetensors file"),
         (BEAM, weights([])[:40], "cannot be judged"),
         (BEAM, weights([]), "its d2t has 0 ids, and its head 128"),
         (BEAM, weights(range(5)), "its d2t has 5 ids, and its head 128"),
         ({"backbone_hidden_size": "64\n"}, b"", "cannot be judged"),
+        (BEAM, weights(range(128)).replace(b'"d2t"', b'"t2d"'), "no d2t in its weights"),
         ({**BLOCK, "vocab_size": 257, "draft_vocab_size": 3}, b"\x02" + bytes(7) + b"{}", "d2t"),
     ],
 )
@@ -253,6 +290,23 @@ def test_files_of_no_drafter_are_one_line(
     drafter = written(tmp_path / "it", config, data)
     refused = run("check", "--target", target, "--drafter", drafter)
     refused.is_refused(3, told, "fetch it again")
+
+
+@pytest.mark.parametrize("names", [("drafter",), ("model-00001-of-00002", "model-00002-of-00002")])
+def test_its_list_of_ids_is_found_in_any_of_its_files(
+    names: Sequence[str], target: Path, tmp_path: Path
+) -> None:
+    drafter = written(tmp_path / "it", BEAM, ASCII)
+    *others, last = names
+    (drafter / "model.safetensors").rename(drafter / f"{last}.safetensors")
+    for name in others:
+        (drafter / f"{name}.safetensors").write_bytes(ASCII.replace(b'"d2t"', b'"t2d"'))
+    assert "as 128 ids are in its vocabulary" in judged(target, drafter, "a\n")["verdict"]
+
+
+def test_a_config_that_is_no_object_is_one_line(target: Path, tmp_path: Path) -> None:
+    drafter = written(tmp_path / "it", [])
+    run("check", "--target", target, "--drafter", drafter).is_refused(3, "give the folder of a")
 
 
 def test_a_division_by_what_a_config_says_is_one_line(target: Path, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import zoo
-from assistants import assistant_config, random_assistant, write_assistant
+from assistants import ORDERED, TEXT, assistant_config, random_assistant, write_assistant
 from random_models import rounds_of
 
 from tokalign.errors import BundleError, IncompatibleError
@@ -61,6 +61,7 @@ def test_a_folder_is_read_by_what_it_is(tmp_path: Path) -> None:
         ({"use_ordered_embeddings": True}, BundleError, "groups of ids"),
         ({"use_vision": True}, BundleError, "use_vision"),
         ({"backbone_hidden_size": 96}, IncompatibleError, "width 96"),
+        ({"text_config": {**TEXT, "vocab_size": 96}}, IncompatibleError, "with 96 ids"),
         ({"text_config": {}}, BundleError, "num_hidden_layers"),
     ],
 )
@@ -87,3 +88,13 @@ def test_a_quantized_cache_is_refused() -> None:
     drafter = with_trained(assistant.session(session), sampler=None)
     with pytest.raises((IncompatibleError, NotImplementedError), match=r"--kv-bits|quantized"):
         rounds_of(drafter, session, prompt=[5, 3, 8])
+
+
+@pytest.mark.parametrize("wrong", [zoo.VOCABULARY, 1 << 31])
+def test_an_order_of_ids_that_are_none_is_refused(wrong: int, tmp_path: Path) -> None:
+    target = zoo.zoo_model("gemma4_text")
+    assistant = random_assistant(target, ordered=True)
+    assistant.masked_embedding.token_ordering[3] = wrong
+    folder = write_assistant(tmp_path, assistant, assistant_config(target, **ORDERED))
+    with pytest.raises(BundleError, match="orders ids"):
+        load_gemma4_assistant(folder, target)

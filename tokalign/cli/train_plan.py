@@ -79,9 +79,10 @@ class TrainPlan:
             return None
         return take(Writing, {**values, "prompts": values["prompts"] is not None})
 
-    def _block(self, layers: int, width: int | None = None) -> BlockShape:
+    def _block(self, layers: int, sizes: tuple[int, int] | None = None) -> BlockShape:
         """The shape of a drafter that reads layers, for a target with so many: as the options say,
-        or that of the one to be continued, which has to fit the target if its width is known."""
+        or that of the one to be continued, which has to fit the target's width and number of ids if
+        these `sizes` are known."""
         shape, folder = take(BlockShape, {**self.values}), self.values["begin_with"]
         if folder is None and self.kind == "dflash":
             return replace(shape, taps=shape.read_of(layers))
@@ -108,8 +109,8 @@ class TrainPlan:
                 raise UsageError(
                     f"{name} is quantized or has several layers; give one of one in 16 bits"
                 )
-        if width is not None:
-            made.require_fit(layers=layers, width=width)
+        if sizes is not None:
+            made.require_fit(layers=layers, width=sizes[0], vocabulary=sizes[1])
         return replace(shape, taps=made.taps(layers))
 
     @property
@@ -122,7 +123,7 @@ class TrainPlan:
         chosen = self.values["kind"] or self.values["losses"]
         return self.values["tokens"] is not None and self.draft is None and not chosen
 
-    def labels(self, hidden_size: int, layers: int) -> tuple[LabelOptions, ...]:
+    def labels(self, hidden_size: int, ids: int, layers: int) -> tuple[LabelOptions, ...]:
         """How the corpus is labelled for a target of this size, and what the target wrote, if that
         is learned in turn."""
         values = {**self.values, "taps": (), "kind": self.values["kind"] or Labelling().kind}
@@ -132,7 +133,7 @@ class TrainPlan:
         if self.draft is not None:
             values["future"] = 0
         if self.reads_layers:
-            block = self._block(layers, hidden_size)
+            block = self._block(layers, (hidden_size, ids))
             states_gb = 2 * len(block.taps) * hidden_size * (values["positions"] + own) / 1e9
             where = values["states"] or ("disk" if states_gb <= MOST_STATES_GB else "again")
             values |= {
@@ -153,7 +154,7 @@ class TrainPlan:
         from tokalign.runtime.mlx.weights import machine_tflops
 
         shape = ModelShape.from_folder(resolve_model(target).folder)
-        labels = self.labels(shape.hidden_size, shape.layers)
+        labels = self.labels(shape.hidden_size, shape.vocabulary_size, shape.layers)
         parts = [(one, self._work(shape, one)) for one in labels]
         taken = asdict(estimate(shape, parts, self.fit))
         rounded = {name: round(value, 2) for name, value in taken.items()}
@@ -179,7 +180,8 @@ class TrainPlan:
         """Label a corpus, or find its labels. corpora: it, and what the target wrote, if it did."""
         from tokalign.runtime.mlx.recurrent_drafter import TargetEnds
 
-        how = self.labels(TargetEnds.of(model.model).hidden_size, len(model.model.layers))
+        ends = TargetEnds.of(model.model)
+        how = self.labels(ends.hidden_size, ends.vocabulary_size, len(model.model.layers))
         # In folders of their own, so that each set is found again whatever the other is.
         places = workspace, workspace / "own"
         first, *own = map(partial(self._label, model), how, corpora, places)

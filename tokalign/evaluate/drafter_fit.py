@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeAlias
 
@@ -21,10 +22,17 @@ from tokalign.names.published_drafters import AUTO, require_published
 from tokalign.names.registry import resolve
 from tokalign.storage import parse_json
 from tokalign.tables.dflash_config import DFlashConfig
-from tokalign.tables.drafter_config import DrafterShape, Layers, Size
-from tokalign.tables.drafter_formats import BLOCK_FORMATS, DrafterFormat, drafter_format
+from tokalign.tables.drafter_config import (
+    DrafterShape,
+    Layers,
+    Size,
+    read_drafter_json,
+    reading,
+    refuse_other_networks,
+)
+from tokalign.tables.drafter_formats import BLOCK_FORMATS, TARGETS, DrafterFormat, drafter_format
 from tokalign.tables.eagle3_config import Eagle3Config
-from tokalign.tables.finding import DRAFTER_CONFIG
+from tokalign.tables.finding import DRAFTER_CONFIG, read_drafter_config
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -44,14 +52,15 @@ GOOD, FAIR = 0.95, 0.8
 class DrafterFacts:
     """What a drafter's files say.
 
-    shape: of one that reads layers' outputs; the others read the last hidden state. width: of its
-    target, where known. ids: that it can draft; None for all. tokenizer: the fingerprint of its
-    target's, where it is written down.
+    shape: of one that reads layers' outputs; the others read the last hidden state. width,
+    vocabulary: of their target, where known. ids: that it can draft; None for all. tokenizer: the
+    fingerprint of its target's, where it is written down.
     """
 
     kind: DrafterFormat
     shape: DrafterShape | None = None
     width: int | None = None
+    vocabulary: int | None = None
     ids: frozenset[int] | None = None
     tokenizer: str | None = None
 
@@ -59,12 +68,9 @@ class DrafterFacts:
 def drafter_facts(name: str, target: str) -> DrafterFacts:
     """What is known of a drafter: a folder, or a repository; `auto` for `target`'s. Raises:
     UsageError, MissingAssetError; BundleError for files that are not those of a drafter."""
-    place, read = _files(require_published(target).repository if name == AUTO else name)
+    folder, parts = _files(require_published(target).repository if name == AUTO else name)
     try:
-        config = parse_json((place / DRAFTER_CONFIG).read_bytes())
-        if not isinstance(config, dict):
-            raise ValueError("it is no object")
-        return _facts(config, read, f"the drafter {name}")
+        return _facts(folder, parts, f"the drafter {name}")
     except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         raise BundleError(
             f"the drafter {name} cannot be judged: {error}; fetch it again"
@@ -82,7 +88,8 @@ def judge_drafter(
         count += len(ids)
     share = covered / max(1, count)
     sizes = None if config is None else _Sizes.of(config)
-    misfit, taps = _misfit(facts, target, sizes), _taps(facts.shape, sizes)
+    misfit = _misfit(facts, target, (config or {}).get("model_type"), sizes)
+    taps = _taps(facts.shape, sizes)
     about: dict[str, object] = {
         "drafter_kind": facts.kind,
         "drafter_taps": taps and list(taps),
@@ -132,17 +139,26 @@ def _taps(shape: DrafterShape | None, sizes: _Sizes | None) -> tuple[int, ...] |
     return shape.taps(sizes.layers)
 
 
-def _misfit(facts: DrafterFacts, target: Tokenizer[TargetId], sizes: _Sizes | None) -> str | None:
-    """Why decoding with it would be refused, as far as files tell; None if nothing is known."""
+def _misfit(
+    facts: DrafterFacts, target: Tokenizer[TargetId], model_type: object, sizes: _Sizes | None
+) -> str | None:
+    """Why decoding with it would be refused, as far as files tell; None if nothing is known.
+    model_type: the target's."""
     if facts.tokenizer not in (None, target.fingerprint):
         return "the drafter was trained for another tokenizer; give its own target"
+    if facts.kind in TARGETS and model_type not in (None, *TARGETS[facts.kind]):
+        return f"it is none for a {shown(model_type)} model; give its own target"
     if sizes is None:
         return None
     shape, count = facts.shape, sizes.vocabulary
     if shape is None:
-        if facts.width in (None, sizes.width):
+        if facts.width not in (None, sizes.width):
+            of, own = f"of width {facts.width}", sizes.width
+        elif facts.vocabulary not in (None, count):
+            of, own = f"with {facts.vocabulary} ids", count
+        else:
             return None
-        return f"the drafter is for a target of width {facts.width}, and this one has {sizes.width}"
+        return f"the drafter is for a target {of}, and this one has {own}"
     try:
         shape.require_fit(layers=sizes.layers, width=sizes.width, vocabulary=count)
     except IncompatibleError as error:
@@ -157,47 +173,56 @@ def _misfit(facts: DrafterFacts, target: Tokenizer[TargetId], sizes: _Sizes | No
 # -- its files -------------------------------------------------------------------------------------
 
 
-def _files(name: str) -> tuple[Path, Read]:
-    """The folder of a drafter's `config.json`, and what reads its weights, wherever they are."""
+def _files(name: str) -> tuple[Path, list[Read]]:
+    """The folder of a drafter's `config.json`, and what reads its weights files, wherever they
+    are."""
     place = resolve(name, hub.CONFIG)
-    here = place.folder / _WEIGHTS
-
-    def read(begin: int, end: int) -> bytes:
-        if place.source and not here.is_file():
-            return hub.read_part(place.source, _WEIGHTS, begin, end)
-        with here.open("rb") as file:
-            file.seek(begin)
-            return file.read(end - begin)
-
-    return place.folder, read
+    here = sorted(place.folder.glob("*.safetensors"))
+    if place.source and not here:
+        return place.folder, [partial(hub.read_part, place.source, _WEIGHTS)]
+    return place.folder, [partial(_read_part, file) for file in here]
 
 
-def _facts(config: Config, read: Read, name: str) -> DrafterFacts:
+def _read_part(file: Path, begin: int, end: int) -> bytes:
+    with file.open("rb") as opened:
+        opened.seek(begin)
+        return opened.read(end - begin)
+
+
+def _facts(folder: Path, parts: Iterable[Read], name: str) -> DrafterFacts:
+    config = read_drafter_json(folder)
     kind = drafter_format(config)
     if kind is None:
         named = config.get("speculators_model_type") or " ".join(config.get("architectures") or ())
         raise ValueError(f"its {DRAFTER_CONFIG} is of no known format ({shown(named)})")
     if kind is DrafterFormat.MTP and not _holds_mtp(config):
         raise ValueError(f"its {DRAFTER_CONFIG} names no MTP layer")
+    with reading(name):
+        refuse_other_networks(config, kind)
     if kind is DrafterFormat.RECURRENT:
-        width, tokenizer = config["drafter"]["hidden_size"], config["target"]["tokenizer"]
-        return DrafterFacts(kind=kind, width=convert(width, Size), tokenizer=tokenizer)
-    if kind not in _READING_LAYERS:
+        config = read_drafter_config(folder)
+        sizes, tokenizer = config["drafter"], config["target"]["tokenizer"]
         return DrafterFacts(
-            kind=kind, width=convert(config.get(_WIDTHS.get(kind, "")), Size | None)
+            kind=kind,
+            width=convert(sizes["hidden_size"], Size),
+            vocabulary=convert(sizes["vocabulary_size"], Size),
+            tokenizer=tokenizer,
+        )
+    if kind not in _READING_LAYERS:
+        inner = config.get("text_config") or config
+        width = config.get("backbone_hidden_size") or inner.get("hidden_size")
+        return DrafterFacts(
+            kind=kind,
+            width=convert(width, Size | None),
+            vocabulary=convert(inner.get("vocab_size"), Size | None),
         )
     shape = (DFlashConfig if kind in BLOCK_FORMATS else Eagle3Config).from_json(config, name=name)
     count = shape.draft_vocab_size
-    ids = None if count == shape.vocab_size else _own_ids(read, count)
+    ids = None if count == shape.vocab_size else _own_ids(parts, count)
     return DrafterFacts(kind=kind, shape=shape, ids=ids)
 
 
 _READING_LAYERS = BLOCK_FORMATS | {DrafterFormat.EAGLE_3}
-_WIDTHS = {
-    DrafterFormat.REDRAFTER: "hidden_size",
-    DrafterFormat.GEMMA_4: "backbone_hidden_size",
-}
-"""What some of the other formats call the width of the target's last hidden state."""
 
 
 def _holds_mtp(config: Config) -> bool:
@@ -206,14 +231,18 @@ def _holds_mtp(config: Config) -> bool:
     return bool(layers) or str(config.get("model_type")).endswith("_mtp")
 
 
-def _own_ids(read: Read, count: int) -> frozenset[int]:
-    """The target's ids in a drafter's own vocabulary, of which `d2t` has the `count` distances."""
-    length = int.from_bytes(read(0, 8), "little")
-    if not 0 < length <= _LONGEST_HEADER:
-        raise ValueError(f"{_WEIGHTS} is no safetensors file")
-    found = parse_json(read(8, 8 + length))["d2t"]
-    begin, end = (8 + length + offset for offset in found["data_offsets"])
-    distances = np.frombuffer(read(begin, end), {"I64": "<i8", "I32": "<i4"}[found["dtype"]])
-    if len(distances) != count:
-        raise ValueError(f"its d2t has {len(distances)} ids, and its head {count}")
-    return frozenset((np.arange(len(distances)) + distances).tolist())
+def _own_ids(parts: Iterable[Read], count: int) -> frozenset[int]:
+    """The target's ids in a drafter's own vocabulary, of which `d2t` has the `count` distances.
+    parts: what reads each of its weights files."""
+    for read in parts:
+        length = int.from_bytes(read(0, 8), "little")
+        if not 0 < length <= _LONGEST_HEADER:
+            raise ValueError("it has a file that is no safetensors file")
+        if found := parse_json(read(8, 8 + length)).get("d2t"):
+            begin, end = (8 + length + offset for offset in found["data_offsets"])
+            kinds = {"I64": "<i8", "I32": "<i4"}
+            distances = np.frombuffer(read(begin, end), kinds[found["dtype"]])
+            if len(distances) != count:
+                raise ValueError(f"its d2t has {len(distances)} ids, and its head {count}")
+            return frozenset((np.arange(len(distances)) + distances).tolist())
+    raise ValueError(f"its head knows {count} ids, and no d2t in its weights says which")

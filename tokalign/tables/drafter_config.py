@@ -16,6 +16,7 @@ from msgspec import Meta, convert
 from tokalign.errors import BundleError, IncompatibleError, TokalignError, shown
 from tokalign.names.model_shape import layer_sizes
 from tokalign.storage import parse_json
+from tokalign.tables.drafter_formats import DrafterFormat
 
 _OF_LIBRARIES = {
     *("architectures", "auto_map", "attention_dropout", "dtype", "has_no_defaults_at_init"),
@@ -122,6 +123,26 @@ def refuse_unknown(config: Mapping[str, Any], known: Set[str]) -> None:
     refuse(key for key in config.keys() - known - _OF_LIBRARIES if config[key])
 
 
+def refuse_other_networks(config: Mapping[str, Any], kind: DrafterFormat) -> None:
+    """Refuse a network that is not run, of a format that reads the target's last hidden state.
+    Raises: ValueError."""
+    if kind in _STATE_KEYS:
+        refuse_unknown(config, _STATE_KEYS[kind])
+    if kind is DrafterFormat.REDRAFTER and not config.get("rnn"):
+        raise ValueError("it is a drafter without recurrence")
+
+
+_STATE_KEYS = {
+    DrafterFormat.REDRAFTER: frozenset(
+        {"vocab_size", "hidden_size", "exit_dim", "num_draft_layers", "rnn"}
+    ),
+    DrafterFormat.GEMMA_4: frozenset(
+        {"backbone_hidden_size", "block_size", "quantization", "text_config", "tie_word_embeddings"}
+        | {"centroid_intermediate_top_k", "num_centroids", "use_ordered_embeddings"}
+    ),
+}
+
+
 @contextmanager
 def reading(name: str) -> Iterator[None]:
     """Raises: BundleError, with `name`, for what the body finds missing or cannot run."""
@@ -145,7 +166,9 @@ def read_drafter_json(folder: Path) -> dict[str, Any]:
     try:
         config = parse_json((folder / "config.json").read_bytes())
     except (OSError, ValueError) as error:
-        raise BundleError(f"{folder}/config.json cannot be read: {error}") from error
+        raise BundleError(
+            f"{folder}/config.json cannot be read: {error}; fetch it again"
+        ) from error
     if not isinstance(config, dict):
         raise BundleError(f"{folder}/config.json is no object; give the folder of a drafter")
     return config

@@ -6,7 +6,7 @@ Apple's ReDrafter write.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from enum import StrEnum
 from typing import Any
 
@@ -35,6 +35,12 @@ GOES_ON_NORMED = {
 }
 """Types of targets that may have an MTP layer; whether it goes on from its outputs after its last
 norm."""
+
+TARGETS: Mapping[DrafterFormat, Collection[str]] = {
+    DrafterFormat.MTP: GOES_ON_NORMED.keys(),
+    DrafterFormat.GEMMA_4: ("gemma4", "gemma4_text"),
+}
+"""Types of targets, for the formats that are made for certain ones."""
 
 _OF_SPECULATORS = {
     "dflash": DrafterFormat.DFLASH,

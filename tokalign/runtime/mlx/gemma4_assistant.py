@@ -28,13 +28,10 @@ from tokalign.runtime.mlx.trained_drafter import TrainedDrafter
 from tokalign.runtime.mlx.tree_attention import RowPositions, with_row_positions
 from tokalign.runtime.mlx.window_cache import WindowCache
 from tokalign.runtime.rounds import Array
-from tokalign.tables.drafter_config import read_drafter_json, reading, refuse_unknown
+from tokalign.tables.drafter_config import read_drafter_json, reading, refuse_other_networks
+from tokalign.tables.drafter_formats import TARGETS, DrafterFormat
 from tokalign.tokenizer.vocabulary import TargetId
 
-_KNOWN = frozenset(
-    {"backbone_hidden_size", "block_size", "quantization", "text_config", "tie_word_embeddings"}
-    | {"centroid_intermediate_top_k", "num_centroids", "use_ordered_embeddings"}
-)
 Seen = Mapping[str, tuple[Array, Array]]
 """By kind of layer: keys and values f[1, heads, positions, dimension] that a step sees."""
 
@@ -74,10 +71,11 @@ class Gemma4Assistant(TrainedDrafter):
         super().__init__()
         self._ends = ends = TargetEnds.of(target)
         kinds = _last_of_each_kind(target)
-        if not kinds or ends.hidden_size != width:
+        if not kinds or (ends.hidden_size, ends.vocabulary_size) != (width, args.vocab_size):
             raise IncompatibleError(
-                f"the assistant is for a Gemma 4 of width {width}, and this {target.model_type} "
-                f"model has {ends.hidden_size}; give its own target"
+                f"the assistant is for a Gemma 4 of width {width} with {args.vocab_size} ids, and "
+                f"this {target.model_type} model has the width {ends.hidden_size} and "
+                f"{ends.vocabulary_size} ids; give its own target"
             )
         inner = next(module for module in target.modules() if hasattr(module, "embed_scale"))
         self._kinds, self._scale = kinds, inner.embed_scale
@@ -148,7 +146,7 @@ class AssistantSession(BeamSession):
 
 def _last_of_each_kind(target: Any) -> dict[str, int]:
     """The last layer of each kind that has keys of its own; {} if it is no Gemma 4."""
-    if getattr(target, "model_type", None) not in ("gemma4", "gemma4_text"):
+    if getattr(target, "model_type", None) not in TARGETS[DrafterFormat.GEMMA_4]:
         return {}
     return {
         layer.layer_type: index
@@ -172,7 +170,7 @@ def load_gemma4_assistant(folder: Path, target: Any) -> Gemma4Assistant:
     """See `drafter_folder.Load`."""
     config, name = read_drafter_json(folder), str(folder)
     with reading(name):
-        refuse_unknown(config, _KNOWN)
+        refuse_other_networks(config, DrafterFormat.GEMMA_4)
         text = config["text_config"]
         args = ModelArgs.from_dict({**text, "num_kv_shared_layers": text["num_hidden_layers"]})
         width = int(config["backbone_hidden_size"])
@@ -183,11 +181,16 @@ def load_gemma4_assistant(folder: Path, target: Any) -> Gemma4Assistant:
     tied = bool(config.get("tie_word_embeddings", True))
     drafter = Gemma4Assistant(args, width, target, tied=tied, groups=groups)
     if {layer.layer_type for layer in drafter.layers} - _last_of_each_kind(target).keys():
-        raise BundleError(f"{name} has layers of a kind that its target does not have")
+        raise IncompatibleError(
+            f"{name} has layers of a kind that this target does not have; give its own target"
+        )
     weights = {
         key.removeprefix("model."): value
         for key, value in read_weights(folder).items()
         if not (tied and key == "lm_head.weight")
     }
     fill(drafter, weights, config.get("quantization"), name=name)
+    order = drafter.masked_embedding.token_ordering if groups else mx.array([0])
+    if bool(mx.any((order < 0) | (order >= args.vocab_size))):
+        raise BundleError(f"{name} orders ids that it does not have; fetch it again")
     return drafter

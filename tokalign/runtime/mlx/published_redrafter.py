@@ -22,18 +22,15 @@ from tokalign.errors import IncompatibleError
 from tokalign.runtime.mlx.published_drafter import fill, read_weights
 from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, RecurrentDrafter, TargetEnds
 from tokalign.runtime.rounds import Array
-from tokalign.tables.drafter_config import read_drafter_json, reading, refuse_unknown
-
-_KNOWN = frozenset({"vocab_size", "hidden_size", "exit_dim", "num_draft_layers", "rnn"})
+from tokalign.tables.drafter_config import read_drafter_json, reading, refuse_other_networks
+from tokalign.tables.drafter_formats import DrafterFormat
 
 
 def load_redrafter(folder: Path, target: Any) -> RecurrentDrafter:
     """See `drafter_folder.Load`."""
     config, name = read_drafter_json(folder), str(folder)
     with reading(name):
-        refuse_unknown(config, _KNOWN)
-        if not config.get("rnn"):
-            raise ValueError("it is a drafter without recurrence")
+        refuse_other_networks(config, DrafterFormat.REDRAFTER)
         shape = DrafterConfig(
             hidden_size=config["hidden_size"],
             vocabulary_size=config["vocab_size"],
