@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import mlx.core as mx
@@ -226,6 +226,13 @@ def test_a_thought_comes_before_the_grammar(
     assert closed.masks([begin, 9, end], TokenTree(), 4000) is not None
 
 
+TEXTS = (Grammar.regex, Grammar.text, Grammar.lark)
+WRONG: list[tuple[Callable[[Any], Grammar], Any]] = [
+    *((make, bad) for make in TEXTS for bad in (5, None, b"a", ["a"], "\ud800")),
+    *((Grammar.choice, bad) for bad in ("tak", 5, None, [5], [None, "x"], ["\ud800"])),
+]
+
+
 def test_what_cannot_be_followed_is_refused(demo_pair: Pair) -> None:
     for make in (
         lambda: Grammar.json_schema({"type": "strng"}),
@@ -235,6 +242,7 @@ def test_what_cannot_be_followed_is_refused(demo_pair: Pair) -> None:
         lambda: Grammar.text("root ::= other"),
         lambda: Grammar.text("start: other"),
         lambda: Grammar.choice([]),
+        *(partial(make, bad) for make, bad in WRONG),
     ):
         with pytest.raises(UsageError) as refused:
             make()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from math import lcm
 from typing import Any
 
-from tokalign.errors import UsageError, shown
+from tokalign.errors import UsageError, require_text, shown
 
 _MOST_LITERAL = 1 << 14
 _MOST_CHOICES = 10_000
@@ -51,12 +51,11 @@ def at_most(whose: str, what: str, count: int, most: int = _MOST_RULES) -> None:
 
 
 def check_text(whose: str, text: str, most: int = _MOST_BYTES) -> None:
-    """Raises: UsageError for a text that is too long, or that UTF-8 cannot hold."""
-    at_most(whose, "characters", len(text), most)  # sooner than encoding it
-    try:
-        at_most(whose, "bytes", len(text.encode()), most)
-    except UnicodeEncodeError as error:
-        raise UsageError(f"{whose} has a lone surrogate, which is no character") from error
+    """Raises: UsageError for what is no text, is too long, or cannot be held by UTF-8."""
+    if isinstance(text, str):
+        at_most(whose, "characters", len(text), most)  # sooner than looking at them
+    require_text(whose, text)
+    at_most(whose, "bytes", len(text.encode()), most)
 
 
 def check_regex(pattern: str) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
-from tokalign.errors import UsageError
+from tokalign.errors import UsageError, require_texts
 from tokalign.runtime.grammar.bounds import check_choices, check_lark, check_regex, check_text
 from tokalign.runtime.grammar.gbnf import lark_of
 from tokalign.runtime.grammar.matcher import first_line, invalid
@@ -53,6 +53,7 @@ class Grammar:
     @classmethod
     def choice(cls, texts: Sequence[str]) -> Grammar:
         """One of some texts. Raises: UsageError."""
+        require_texts("the choice", texts)
         if not texts or not all(texts):
             raise UsageError("a choice needs at least one text, none of them empty")
         check_choices(texts)
