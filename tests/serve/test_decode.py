@@ -10,9 +10,10 @@ from typing import Any
 import mlx.core as mx
 import pytest
 from mlx_lm.sample_utils import make_logits_processors
+from mlx_lm.utils import load_tokenizer
 from places import DEMO
 from random_models import decoder_of
-from served import LOOP, complete, demo_settings, request, serving
+from served import LOOP, complete, demo_settings, echo_folder, request, serving
 
 from tokalign.conversation.prompts import fill_in_ends
 from tokalign.runtime.chat import Prompt, encode_prompt
@@ -20,6 +21,7 @@ from tokalign.runtime.decoder import Decoder, LanguageModel
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.request import Request
+from tokalign.serve import Settings
 from tokalign.serve.server import Server
 from tokalign.storage import POLISH, prompts
 
@@ -96,6 +98,19 @@ def test_chats_and_completions_are_answered_as_by_decode(
     ):
         expected = decoded(target, prompt, 32, **options)
         assert answered(served, path, {"max_tokens": 32, **body, **options}) == expected
+
+
+@pytest.mark.parametrize("marks", [(), ("<think>", "</think>")])
+def test_a_template_is_told_to_think_as_by_mlx_lm(tmp_path: Path, marks: tuple[str, ...]) -> None:
+    template = "{{ enable_thinking }}<|im_start|>{{ messages[0].content }}<|im_end|>"
+    folder = echo_folder(tmp_path / "echo", template=template, marks=marks)
+    messages = [{"role": "user", "content": "Wisła"}]
+    with serving(Settings(model=str(folder), trust_remote_code=True)) as server:
+        for thinks in ({}, {"enable_thinking": True}, {"enable_thinking": False}):
+            expected = load_tokenizer(folder).apply_chat_template(messages, **thinks)
+            body = {"messages": messages, "max_tokens": 1, "chat_template_kwargs": thinks}
+            answer = request(server, "POST", "/v1/chat/completions", body)
+            assert answer.json["usage"]["prompt_tokens"] == len(expected)
 
 
 @pytest.mark.parametrize("end", [IM_END, END_OF_TEXT])

@@ -11,7 +11,14 @@ from tokalign.conversation.answer_form import AnswerForm
 from tokalign.conversation.rendering import Message, rendered
 from tokalign.conversation.tools import with_call_ids
 from tokalign.errors import TokalignError, UsageError, require
-from tokalign.runtime.chat import ChatTemplate, Prompt, encode_prompt, plain_text, with_bos
+from tokalign.runtime.chat import (
+    ChatTemplate,
+    Prompt,
+    encode_prompt,
+    plain_text,
+    with_bos,
+    with_thinking,
+)
 from tokalign.runtime.rounds import common_prefix
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
@@ -69,7 +76,7 @@ class Prompts:
             text = plain_text(messages)
             check(text)
             return Beginning(Prompt(target=encode_prompt(self.tokenizer, text)))
-        text = rendered(self.template, messages, variables)
+        text = rendered(self.template, messages, with_thinking(self.tokenizer, variables))
         check(text)
         ids = self.tokenizer.encode(text, specials=True)
         marks: dict[int, bool] = {}
@@ -128,7 +135,8 @@ def _encoded(
 ) -> list[Any] | None:
     """The ids of a conversation; None where a template does not take it."""
     try:
-        return tokenizer.encode(rendered(template, messages, variables), specials=True)
+        text = rendered(template, messages, with_thinking(tokenizer, variables))
+        return tokenizer.encode(text, specials=True)
     except TokalignError:
         return None
 

@@ -154,8 +154,7 @@ def encode_chat(
 
     Spellings of special tokens become those tokens, as in mlx-lm; the template writes BOS itself.
     """
-    thinks = {"enable_thinking": _thinks(tokenizer)}
-    text = template.render(messages, **{**thinks, **(variables or {})})
+    text = template.render(messages, **with_thinking(tokenizer, variables or {}))
     return tokenizer.encode(text, specials=True)
 
 
@@ -167,9 +166,11 @@ _THOUGHTS = (
 )
 
 
-def _thinks(tokenizer: Tokenizer[Id]) -> bool:
-    """Whether a model marks its thoughts. mlx-lm lets those think unless they are told not to."""
-    return any(marks <= tokenizer.vocabulary.special_ids.keys() for marks in _THOUGHTS)
+def with_thinking(tokenizer: Tokenizer[Id], variables: Mapping[str, object]) -> dict[str, object]:
+    """Variables of a template and whether to think: mlx-lm lets a model that marks its thoughts
+    think unless it is told not to."""
+    thinks = any(marks <= tokenizer.vocabulary.special_ids.keys() for marks in _THOUGHTS)
+    return {"enable_thinking": thinks, **variables}
 
 
 def plain_text(messages: Sequence[Message]) -> str:
