@@ -3,7 +3,7 @@
 Two models are compared with the measurements. The Polish study's has two parameters, r and β
 (Equations 5 and 6); they are fitted here. tokalign's own has none: a cost curve, measured before
 the study, says what the rows and the draft passes of each round took (`project.py` decodes on a
-simulated clock by the same costs; `tests/evaluate/study/test_cost_model.py` compares the two). The
+simulated clock by the same costs; `lab/tests/study/test_cost_model.py` compares the two). The
 drafters' own work on the host is not in a curve; each sample has it.
 """
 
