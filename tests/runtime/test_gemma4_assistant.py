@@ -55,6 +55,9 @@ def test_a_folder_is_read_by_what_it_is(tmp_path: Path) -> None:
     assert isinstance(named_drafter(tmp_path, loaded), Gemma4Assistant)
 
 
+GARBLED = {kind: {"rope_theta": "x"} for kind in ("sliding_attention", "full_attention")}
+
+
 @pytest.mark.parametrize(
     ("changed", "error", "message"),
     [
@@ -63,6 +66,9 @@ def test_a_folder_is_read_by_what_it_is(tmp_path: Path) -> None:
         ({"backbone_hidden_size": 96}, IncompatibleError, "width 96"),
         ({"text_config": {**TEXT, "vocab_size": 96}}, IncompatibleError, "with 96 ids"),
         ({"text_config": {}}, BundleError, "num_hidden_layers"),
+        ({"text_config": {**TEXT, "hidden_size": "x"}}, BundleError, "incompatible function"),
+        ({"text_config": {**TEXT, "rope_parameters": GARBLED}}, BundleError, "incompatible"),
+        ({"text_config": {**TEXT, "head_dim": 48}}, IncompatibleError, "of a kind"),
     ],
 )
 def test_what_cannot_be_run_is_refused(
@@ -72,8 +78,9 @@ def test_what_cannot_be_run_is_refused(
     config = assistant_config(target)
     write_assistant(tmp_path, random_assistant(target), config)
     (tmp_path / "config.json").write_text(json.dumps({**config, **changed}))
-    with pytest.raises(error, match=message):
+    with pytest.raises(error, match=message) as refused:
         load_gemma4_assistant(tmp_path, target)
+    assert "\n" not in str(refused.value)
     with pytest.raises(IncompatibleError, match="llama"):
         load_gemma4_assistant(
             write_assistant(tmp_path, random_assistant(target), config), zoo.zoo_model("llama")

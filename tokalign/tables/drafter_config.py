@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
+from textwrap import shorten
 from typing import Annotated, Any, ClassVar, Self, TypeAlias
 
 from msgspec import Meta, convert
@@ -152,13 +153,17 @@ def reading(name: str) -> Iterator[None]:
         raise
     except (KeyError, TypeError, AttributeError, IndexError, ArithmeticError) as error:
         raise BundleError(
-            f"{name}: its config lacks or garbles {error}; fetch the drafter again"
+            f"{name}: its config lacks or garbles {_reason(error)}; fetch the drafter again"
         ) from error
     except ValueError as error:
-        reason = " ".join(str(error).split())
         raise BundleError(
-            f"{name} cannot be run: {reason}; use another drafter, or leave --drafter out"
+            f"{name} cannot be run: {_reason(error)}; use another drafter, or leave --drafter out"
         ) from error
+
+
+def _reason(error: Exception) -> str:
+    """On one line; mlx names every weight that is missing, and every argument of a function."""
+    return shorten(str(error), 300, placeholder=" …")
 
 
 def read_drafter_json(folder: Path) -> dict[str, Any]:

@@ -178,9 +178,12 @@ def load_gemma4_assistant(folder: Path, target: Any) -> Gemma4Assistant:
         groups = (int(counts[0]), int(counts[1])) if config.get("use_ordered_embeddings") else None
         if groups and not (0 < groups[1] <= groups[0] and args.vocab_size % groups[0] == 0):
             raise ValueError(f"it has a head over {groups[1]} of {groups[0]} groups of ids")
-    tied = bool(config.get("tie_word_embeddings", True))
-    drafter = Gemma4Assistant(args, width, target, tied=tied, groups=groups)
-    if {layer.layer_type for layer in drafter.layers} - _last_of_each_kind(target).keys():
+        tied = bool(config.get("tie_word_embeddings", True))
+        drafter = Gemma4Assistant(args, width, target, tied=tied, groups=groups)
+        for layer in drafter.layers:  # a rotary embedding looks at its base when it is used
+            mx.eval(layer.self_attn.rope(mx.zeros((1, 1, layer.self_attn.head_dim))))
+    known = [target.layers[index] for index in _last_of_each_kind(target).values()]
+    if {*map(_kind_and_width, drafter.layers)} - {*map(_kind_and_width, known)}:
         raise IncompatibleError(
             f"{name} has layers of a kind that this target does not have; give its own target"
         )
@@ -194,3 +197,8 @@ def load_gemma4_assistant(folder: Path, target: Any) -> Gemma4Assistant:
     if bool(mx.any((order < 0) | (order >= args.vocab_size))):
         raise BundleError(f"{name} orders ids that it does not have; fetch it again")
     return drafter
+
+
+def _kind_and_width(layer: Any) -> tuple[str, int]:
+    """What its keys have in common with those that it sees."""
+    return layer.layer_type, layer.self_attn.head_dim
