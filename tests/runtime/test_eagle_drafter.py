@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -224,3 +225,35 @@ def test_a_folder_that_cannot_be_run_is_refused(
     (folder / "config.json").write_text(json.dumps({**config, **changed}))
     with pytest.raises(error, match=message):
         named_drafter(folder, SimpleNamespace(model=target))
+
+
+@pytest.mark.parametrize(
+    ("key", "wrong", "told"),
+    [
+        ("fc.weight", lambda weight: weight.astype(mx.int32), "its fc.weight is of the type"),
+        ("d2t", lambda ids: ids + 0.5, "d2t"),
+        ("d2t", lambda ids: ids.astype(mx.int64) + (1 << 32), "d2t"),
+    ],
+)
+def test_weights_of_another_type_are_refused(
+    key: str, wrong: Callable[[mx.array], mx.array], told: str, tmp_path: Path
+) -> None:
+    target = model()
+    config = eagle_config(target)
+    folder = write_eagle(tmp_path, random_eagle(target, config), config)
+    weights = dict(mx.load(str(folder / "model.safetensors")).items())
+    mx.eval(weights)
+    mx.save_safetensors(str(folder / "model.safetensors"), weights | {key: wrong(weights[key])})
+    with pytest.raises(BundleError, match=told):
+        load_eagle3(folder, target)
+
+
+def test_a_quantized_one_is_read_as_mlx_lm_writes_it(tmp_path: Path) -> None:
+    target, settings = model(), {"group_size": 32, "bits": 4}
+    config = eagle_config(target, quantization=settings)
+    folder = write_eagle(tmp_path, random_eagle(target, config), config)
+    (folder / "config.json").write_text(json.dumps(config | {"quantization_config": settings}))
+    load_eagle3(folder, target)
+    (folder / "config.json").write_text(json.dumps(config | {"quantization_config": {"bits": 4}}))
+    with pytest.raises(BundleError, match="quantization_config"):
+        load_eagle3(folder, target)

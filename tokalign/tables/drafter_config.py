@@ -121,6 +121,9 @@ def refuse(odd: Iterable[str]) -> None:
 
 def refuse_unknown(config: Mapping[str, Any], known: Set[str]) -> None:
     """Refuse a key that is on and neither known nor a library's."""
+    # mlx-lm writes the settings under both names.
+    if config.get("quantization_config") == config.get("quantization"):
+        known = known | {"quantization_config"}
     refuse(key for key in config.keys() - known - _OF_LIBRARIES if config[key])
 
 

@@ -12,6 +12,7 @@ from typing import Any, Self, cast
 
 import mlx.core as mx
 import mlx.nn as nn
+from mlx.utils import tree_flatten
 
 from tokalign.errors import BundleError, IncompatibleError
 from tokalign.names.hub import missing_from_drafter
@@ -49,7 +50,8 @@ def target_ids(offsets: Array | None, count: int, size: int) -> Array | None:
         if count == size:
             return None
         raise ValueError(f"its head knows {count} of {size} ids, and no d2t says which")
-    ids = mx.arange(count) + offsets.astype(mx.int32) if offsets.shape == (count,) else None
+    is_list = offsets.shape == (count,) and mx.issubdtype(offsets.dtype, mx.integer)
+    ids = mx.arange(count) + offsets.astype(mx.int64) if is_list else None
     if ids is None or not 0 <= ids.min().item() <= ids.max().item() < size:
         raise ValueError("its d2t names ids that the target does not have")
     return ids
@@ -159,11 +161,19 @@ def fill(
             class_predicate=lambda path, _: f"{path}.scales" in weights,
         )
     with reading(name):
+        own = dict(tree_flatten(drafter.parameters()))
         drafter.load_weights([*weights.items()])
+        for key, weight in weights.items():
+            if _is_floating(own[key]) and not _is_floating(weight):
+                raise ValueError(f"its {key} is of the type {weight.dtype}")
     drafter.eval()
     if not quantization:
         drafter.set_dtype(drafter.dtype)
     mx.eval(drafter.parameters())
+
+
+def _is_floating(weight: Array) -> bool:
+    return bool(mx.issubdtype(weight.dtype, mx.floating))
 
 
 def by_head(x: Array, dim: int) -> Array:
