@@ -60,6 +60,24 @@ def test_mlx_lms_command_line_drafts_across_tokenizers() -> None:
         run(MAIN, *GENERATE, *DRAFT)  # alone, mlx-lm refuses the pair
 
 
+_TOLD = """
+import sys
+from tokalign.api import text as ours
+responses = ours.stream_generate
+def told(*args, **given):
+    print(given["num_draft_tokens"], file=sys.stderr)
+    return responses(*args, **given)
+ours.stream_generate = told
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("options", "count"), [("", "3"), ("num_draft_tokens=None", "None")])
+def test_options_of_the_patch_hold_whatever_the_program_says(options: str, count: str) -> None:
+    patched = f"{_TOLD}import tokalign; tokalign.patch_mlx_lm({options})\n"
+    assert run(f"{patched}{MAIN}", *GENERATE).stderr.split()[-1] == count
+
+
 _FAILING = """
 import tokalign
 from tokalign.api import text

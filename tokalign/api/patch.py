@@ -55,8 +55,9 @@ def patch_mlx_lm(**options: Any) -> None:
     What tokalign cannot generate, mlx-lm generates as before; a line on stderr says so.
     mlx-lm's server then serves one request at a time, as its batches know no drafts.
 
-    options: keywords of `tokalign.stream_generate` for every generation. Another call replaces
-    them. Raises: TypeError for what is no such keyword.
+    options: keywords of `tokalign.stream_generate` for every generation, whatever the program says,
+    such as its `--num-draft-tokens` of 3. Another call replaces them. Raises: TypeError for what is
+    no such keyword.
     """
     signature(text.stream_generate).bind_partial(**options)
     printed = set[str]()
@@ -76,7 +77,7 @@ def patch_mlx_lm(**options: Any) -> None:
     @wraps(text.stream_generate)
     def stream_generate(*args: Any, **given: Any) -> Any:
         try:
-            responses = text.stream_generate(*args, **{**options, **given})
+            responses = text.stream_generate(*args, **{**given, **options})
         except Exception as error:
             return instead(error, args, given)
         return started(responses, args, given)
