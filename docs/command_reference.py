@@ -40,9 +40,9 @@ names: `target = "bielik"` holds for every command, `max-tokens = 512` under `[d
 
 **Environment**: `TOKALIGN_TABLES` is the folder into which `build` and `tables pull` put tables, in
 place of the user data folder, and which is searched before it; `TOKALIGN_PACKS=named` compiles only
-packs that `--language` names; `TOKALIGN_CACHE` is the folder of measured cost curves;
-`TOKALIGN_API_KEY` is a key of `serve`. `HF_HOME`, `HF_HUB_CACHE`, `HF_HUB_OFFLINE`, `HF_TOKEN` and
-`NO_COLOR` are honoured.
+packs that `--language` names; `TOKALIGN_CACHE` is the folder of measured cost curves, of kept
+contexts and of what `--remember` keeps; `TOKALIGN_API_KEY` is a key of `serve`. `HF_HOME`,
+`HF_HUB_CACHE`, `HF_HUB_OFFLINE`, `HF_TOKEN` and `NO_COLOR` are honoured.
 """
 _EVERYWHERE = (JSON, QUIET, HELP_ALL)
 
