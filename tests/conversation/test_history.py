@@ -112,6 +112,15 @@ def test_calls_have_arguments_as_objects_and_thoughts_one_name() -> None:
     assert call["function"]["arguments"] == '{"x": "ł"}', "what the client sent stays as it is"
 
 
+def test_a_call_in_the_older_form_is_one() -> None:
+    said = {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{}"}}
+    (_, read, _) = template_messages([ASK, said, {"role": "function", "content": "7"}])
+    assert [one["function"] for one in read["tool_calls"]] == [{"name": "f", "arguments": {}}]
+    assert "function_call" not in read
+    with pytest.raises(UsageError, match=r"messages\[1\]\.tool_calls\[0\]"):
+        template_messages([ASK, {**said, "function_call": "f"}])
+
+
 SYSTEM, MORE = {"role": "system", "content": "Krótko."}, {"role": "system", "content": "Jasno."}
 TOOL = {"role": "tool", "tool_call_id": "a", "content": "7"}
 
