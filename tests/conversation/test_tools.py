@@ -223,6 +223,25 @@ def test_schemas_that_no_library_makes() -> None:
     assert read(form, text, [asked]) == [("f", meant)]
 
 
+X = {"properties": {"x": {"type": "integer"}}, "required": ["x"]}
+ROOTS: list[Any] = [
+    *(None, True, {}, X, {**X, "type": "array"}, {**X, "type": ["object", "null"]}),
+    *({"$defs": {"A": X}, "$ref": "#/$defs/A"}, {"anyOf": [X, {"type": "object"}]}),
+]
+
+
+@pytest.mark.parametrize("parameters", ROOTS)
+@pytest.mark.parametrize("name", AS_JSON)
+def test_arguments_are_an_object_whatever_a_schema_says(name: str, parameters: Any) -> None:
+    form, asked = form_of(name), tool("f", parameters)
+    grammar = calls_grammar(form, target().vocabulary, [asked], ANY_TOOL)
+    call = AS_JSON[name]
+    for value, fits in (('{"x": 1}', True), ("1", False), ("[1]", False), ("null", False)):
+        text = form.begin + call.format(value) + form.end
+        assert accepts(grammar, text) is fits
+    assert read(form, form.begin + call.format('{"x": 1}') + form.end, [asked]) == [("f", {"x": 1})]
+
+
 @settings(max_examples=25)
 @given(st.text(max_size=20), st.text(max_size=20))
 def test_a_text_arrives_exactly_as_it_was_written(text: str, other: str) -> None:

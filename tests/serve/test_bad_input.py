@@ -95,6 +95,7 @@ CHAT_FIELDS: list[tuple[str, Any, str]] = [
     ("max_completion_tokens", "many", "max_completion_tokens: expected int"),
     *(("n", value, "n: expected int") for value in (10**9, 0, True)),
     ("tools", [{"type": "function"}], "tools[0]"),
+    ("tools", [{"type": "function", "function": {"name": " "}}], "tools[0]"),
     ("tools", [{**WEATHER, "type": "browser"}], "tools[0].type"),
     ("tool_choice", "required", "needs tools"),
     ("tool_choice", {"type": "function", "function": {"name": "pogoda"}}, "'pogoda'"),

@@ -37,9 +37,9 @@ from tokalign.runtime.grammar.parameters import Parameter, properties_of
 
 
 def schema_of(function: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The schema of a function's arguments."""
+    """The schema of a function's arguments, which are an object whatever it says."""
     given = function.get("parameters")
-    return given if isinstance(given, dict) and given else {"type": "object", "properties": {}}
+    return {**(given if isinstance(given, dict) else {}), "type": "object"}
 
 
 def parameters_of(tools: Tools, name: str) -> dict[str, Parameter]:

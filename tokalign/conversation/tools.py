@@ -41,8 +41,8 @@ _ID_LETTERS, _ID_LENGTH = ascii_letters + digits, 9
 def function_of(tool: object) -> dict[str, Any] | None:
     """The function of a tool or of a call; None if it has none with a name."""
     function = tool.get("function") if isinstance(tool, dict) else None
-    named = isinstance(function, dict) and isinstance(function.get("name"), str)
-    return function if named else None
+    name = function.get("name") if isinstance(function, dict) else None
+    return function if isinstance(name, str) and name.strip() else None
 
 
 # -- ids -------------------------------------------------------------------------------------------
