@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import mlx.core as mx
@@ -114,6 +115,28 @@ def test_what_cannot_be_trained_on_is_refused(
     run(target, tmp_path / "none.txt", output).is_refused(1, "none.txt")
     run(target, sentences, sentences / "drafter").is_refused(2, "cannot be written")
     run(target, sentences, output, "--held-out", "1000000").is_refused(1, "held out")
+
+
+@pytest.mark.parametrize("name", ["config.json", "README.md", "model-00001-of-00002.safetensors"])
+def test_files_that_it_did_not_write_are_not_replaced(
+    name: str, target: Path, sentences: Path, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_text("of someone")
+    run(target, sentences, tmp_path).is_refused(2, name, "give another --output")
+    assert (tmp_path / name).read_text() == "of someone"
+
+
+def test_neither_its_target_is_replaced_nor_a_drafter_that_it_wrote_kept(
+    target: Path, sentences: Path, trained: tuple[Path, Ended], tmp_path: Path
+) -> None:
+    model = copytree(target, tmp_path / "model")
+    (model / "training.json").write_text("{}")
+    before = files(model)
+    run(model, sentences, model).is_refused(2, "give another --output")
+    assert files(model) == before
+    again = copytree(trained[0], tmp_path / "drafter")
+    assert run(target, sentences, again, "--seed=1").code == 0
+    assert files(again) != files(trained[0])
 
 
 TEACHING = ["--positions=128", "--held-out=32", "--window=32", "--candidates=0", "--epochs=1"]

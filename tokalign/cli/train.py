@@ -38,6 +38,7 @@ from tokalign.cli.train_plan import (
     TrainPlan,
     in_words,
     read_layers,
+    require_own_folder,
 )
 from tokalign.errors import BundleError, UsageError
 from tokalign.storage import make_folder
@@ -189,6 +190,7 @@ def command(
         return
     if not files and not prompts:
         raise UsageError("there is nothing to train on; give FILEs of text")
+    require_own_folder(output, target)
     from tokalign.api.assemble import load_models
     from tokalign.train.card import write_card
     from tokalign.train.from_model import write_texts

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 from tokalign.cli.output import note, progress
 from tokalign.errors import UsageError
 from tokalign.names.model_shape import ModelShape
+from tokalign.names.registry import local_folder
 from tokalign.runtime.options import take
+from tokalign.tables.finding import DRAFTER_FORMAT
 from tokalign.train.estimate import Work, estimate, layers_work, recurrent_work, teaching_work
 from tokalign.train.options import (
     MOST_PROBABLE,
@@ -239,6 +241,22 @@ class TrainPlan:
         for remark in learner.remarks:
             note(remark)
         return learner
+
+
+def require_own_folder(output: Path, target: str) -> None:
+    """Raises: UsageError for a folder with files that would be replaced, which training has not
+    written, and for the target's own."""
+    names = ("config.json", "README.md", "model*.safetensors")
+    taken = sorted(path.name for name in names for path in output.glob(name))
+    config = output / "config.json"
+    is_recurrent = config.is_file() and DRAFTER_FORMAT.encode() in config.read_bytes()
+    is_own = is_recurrent or (output / "training.json").is_file()
+    folder = local_folder(target)
+    if (taken and not is_own) or (folder is not None and folder.resolve() == output.resolve()):
+        raise UsageError(
+            f"{output} has files that training would replace and did not write "
+            f"({', '.join(taken)}); give another --output"
+        )
 
 
 def in_words(estimated: Mapping[str, Any]) -> str:

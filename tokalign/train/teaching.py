@@ -157,8 +157,8 @@ class DraftLearner:
         """LoRA adapters are fused."""
         own = self._draft.folder
         assert own is not None, "it was loaded from a folder"
+        write_record(folder, record)
         with self._averaged():
             fused = twin_of(self.module, lambda layer: layer.fuse() if "lora_a" in layer else None)
             save_like(own, folder, dict(tree_flatten(fused.parameters())))
-        write_record(folder, record)
         remove_old_weights(folder)

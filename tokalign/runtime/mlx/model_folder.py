@@ -15,7 +15,8 @@ from tokalign.runtime.mlx.weights import write_weights
 from tokalign.runtime.rounds import Array
 from tokalign.storage import appearing
 
-_WEIGHT_FILES = "*.safetensors", "*.safetensors.index.json", "*.bin", "*.pth", "*.gguf"
+_RECORD = "training.json"  # of how `own` was trained
+_NOT_COPIED = "*.safetensors", "*.safetensors.index.json", "*.bin", "*.pth", "*.gguf", _RECORD
 _CONFIG = "config.json"
 
 
@@ -31,7 +32,7 @@ def save_like(own: Path, folder: Path, weights: Mapping[str, Array]) -> None:
         for name, weight in weights.items()
     }
     write_weights(folder / "model.safetensors", stored, {"format": "mlx"})
-    files = [path for path in own.iterdir() if not any(map(path.match, _WEIGHT_FILES))]
+    files = [path for path in own.iterdir() if not any(map(path.match, _NOT_COPIED))]
     for path in sorted(filter(Path.is_file, files), key=lambda path: path.name == _CONFIG):
         with appearing(folder / path.name) as temporary:
             shutil.copyfile(path, temporary)
