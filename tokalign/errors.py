@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import inf, isfinite
 from numbers import Integral, Real
+from textwrap import shorten
 from typing import Any
 
 
@@ -170,6 +171,11 @@ def shown(value: object) -> str:
     """A value as an error message shows it: short, and on one line."""
     text = repr(value) if isinstance(value, str | int | float) else f"a {type(value).__name__}"
     return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}…"
+
+
+def in_one_line(error: Exception) -> str:
+    """What an error of a library says; mlx names every weight that a file lacks, one a line."""
+    return shorten(str(error), 300, placeholder=" …")
 
 
 def require(fits: bool, message: str, value: object = None) -> None:

@@ -9,12 +9,11 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
-from textwrap import shorten
 from typing import Annotated, Any, ClassVar, Self, TypeAlias
 
 from msgspec import Meta, convert
 
-from tokalign.errors import BundleError, IncompatibleError, TokalignError, shown
+from tokalign.errors import BundleError, IncompatibleError, TokalignError, in_one_line, shown
 from tokalign.names.model_shape import layer_sizes
 from tokalign.storage import parse_json
 from tokalign.tables.drafter_formats import DrafterFormat
@@ -156,17 +155,13 @@ def reading(name: str) -> Iterator[None]:
         raise
     except (KeyError, TypeError, AttributeError, IndexError, ArithmeticError) as error:
         raise BundleError(
-            f"{name}: its config lacks or garbles {_reason(error)}; fetch the drafter again"
+            f"{name}: its config lacks or garbles {in_one_line(error)}; fetch the drafter again"
         ) from error
     except ValueError as error:
         raise BundleError(
-            f"{name} cannot be run: {_reason(error)}; use another drafter, or leave --drafter out"
+            f"{name} cannot be run: {in_one_line(error)}; use another drafter, or leave "
+            "--drafter out"
         ) from error
-
-
-def _reason(error: Exception) -> str:
-    """On one line; mlx names every weight that is missing, and every argument of a function."""
-    return shorten(str(error), 300, placeholder=" …")
 
 
 def read_drafter_json(folder: Path) -> dict[str, Any]:

@@ -113,6 +113,31 @@ def test_what_fuse_and_convert_write_loads(
     assert mx.abs(quantized.model(IDS) - original.model(IDS)).max() < 0.5
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("config.json", "{", "enclosed in double quotes"),
+        ("config.json", "[]", "not a mapping"),
+        ("config.json", "{}", "model_type"),
+        ("config.json", {"hidden_size": "x"}, "operand"),
+        ("config.json", {"layer_types": ["full_attention"] * 99}, "Missing 8"),
+        ("config.json", {"quantization": {"bits": 4}}, "group_size"),
+        ("model.safetensors", "half a file", "load_safetensors"),
+    ],
+)
+def test_a_damaged_folder_is_one_line(
+    name: str, content: object, told: str, model: Path, tmp_path: Path
+) -> None:
+    folder = copytree(model, tmp_path / "damaged")
+    if isinstance(content, dict):
+        content = json.dumps(json.loads((folder / name).read_text()) | content)
+    (folder / name).write_text(str(content))
+    with pytest.raises(MissingAssetError, match="fetch it again") as refused:
+        load_weights(folder)
+    assert told in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
 def test_what_is_no_model_or_adapter_is_refused(model: Path, adapter: Path, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     with pytest.raises(MissingAssetError, match=r"mlx_lm\.convert"):

@@ -22,7 +22,7 @@ from mlx_lm.generate import wired_limit
 from mlx_lm.models.rope_utils import DynamicNTKScalingRoPE
 from mlx_lm.utils import load_config, load_model, load_tokenizer
 
-from tokalign.errors import IncompatibleError, MissingAssetError, UsageError
+from tokalign.errors import IncompatibleError, MissingAssetError, UsageError, in_one_line
 from tokalign.runtime.cost import Machine
 from tokalign.runtime.rounds import UNBOUNDED
 from tokalign.storage import appearing
@@ -51,19 +51,26 @@ def load_weights(
             f"{folder} brings its own code, {own_code}, which would run with your rights; "
             "read it, and give --trust-remote-code if you trust it"
         )
-    try:
+    with _loading(folder):
         model, config = load_model(folder, trust_remote_code=trust_remote_code)
-    except (FileNotFoundError, ValueError) as error:
-        raise MissingAssetError(
-            f"{folder} holds no model that mlx-lm can load ({error}); convert it with: "
-            "mlx_lm.convert --hf-path REPOSITORY --mlx-path FOLDER"
-        ) from error
     if adapter is not None:
         _lay_over(model, adapter)
     if dtype is not None:
         model.set_dtype(getattr(mx, dtype))
     mx.eval(model.state)  # what is still lazy can be computed in this thread only
     return model, config
+
+
+@contextmanager
+def _loading(folder: Path) -> Iterator[None]:
+    """Raises: MissingAssetError for what mlx-lm finds missing, damaged or garbled."""
+    try:
+        yield
+    except (OSError, ValueError, RuntimeError, LookupError, TypeError, AttributeError) as error:
+        raise MissingAssetError(
+            f"{folder} holds no model that mlx-lm can load ({in_one_line(error)}); fetch it again, "
+            "or convert it with: mlx_lm.convert --hf-path REPOSITORY --mlx-path FOLDER"
+        ) from error
 
 
 def _lay_over(model: Any, adapter: Path) -> None:
@@ -81,15 +88,19 @@ def _lay_over(model: Any, adapter: Path) -> None:
         load_adapters(model, str(adapter))
     except (ValueError, KeyError, AttributeError, TypeError, RuntimeError) as error:
         raise IncompatibleError(
-            f"the adapter in {adapter} does not fit this model ({' '.join(str(error).split())}); "
+            f"the adapter in {adapter} does not fit this model ({in_one_line(error)}); "
             "give the model that it was trained on"
         ) from error
     model.eval()
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """The configuration of a model's folder as mlx-lm reads it; {} if there is none."""
-    return load_config(folder) if (folder / "config.json").is_file() else {}
+    """The configuration of a model's folder as mlx-lm reads it; {} if there is none. Raises:
+    MissingAssetError."""
+    if not (folder / "config.json").is_file():
+        return {}
+    with _loading(folder):
+        return {**load_config(folder)}
 
 
 def ends_of_mlx_lm(
