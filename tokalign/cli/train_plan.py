@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tokalign.cli.output import note, progress
 from tokalign.errors import UsageError
 from tokalign.names.model_shape import ModelShape
-from tokalign.names.registry import local_folder
 from tokalign.runtime.options import take
-from tokalign.tables.finding import DRAFTER_FORMAT
 from tokalign.train.estimate import Work, estimate, layers_work, recurrent_work, teaching_work
 from tokalign.train.options import (
     MOST_PROBABLE,
@@ -246,6 +244,9 @@ class TrainPlan:
 def require_own_folder(output: Path, target: str) -> None:
     """Raises: UsageError for a folder with files that would be replaced, which training has not
     written, and for the target's own."""
+    from tokalign.names.registry import local_folder
+    from tokalign.tables.finding import DRAFTER_FORMAT
+
     names = ("config.json", "README.md", "model*.safetensors")
     taken = sorted(path.name for name in names for path in output.glob(name))
     config = output / "config.json"
