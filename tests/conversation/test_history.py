@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from base64 import b64encode
 from itertools import pairwise
 from typing import Any
@@ -186,6 +187,18 @@ def test_a_message_that_a_template_leaves_out_is_refused(history: list[dict[str,
 def test_a_message_may_be_written_otherwise() -> None:
     loud = Template(lambda messages: free(messages).upper())
     assert "KRÓTKO." in rendered(loud, [SYSTEM, ASK], {})  # type: ignore[arg-type]
+
+
+def test_a_message_that_is_written_as_json_costs_no_other_rendering() -> None:
+    times = []
+
+    def quoting(messages: list[dict[str, Any]]) -> str:
+        times.append(len(messages))
+        return "".join(json.dumps(one["content"], ensure_ascii=False) for one in messages)
+
+    result = {**TOOL, "content": 'Słońce:\n\t"7"'}
+    assert "7" in rendered(Template(quoting), [ASK, result, ASK], {})  # type: ignore[arg-type]
+    assert times == [3]
 
 
 def test_a_templates_own_complaint_is_told() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from tokalign.conversation.incoming import json_inside
 from tokalign.errors import UsageError
 from tokalign.runtime.chat import ChatTemplate
 
@@ -51,7 +52,7 @@ def _left_out(
     template may write a message in other words; then the text changes with the message."""
     for index, message in enumerate(messages):
         content = message["content"].strip()
-        if message["role"] == "assistant" or content in text:
+        if message["role"] == "assistant" or content in text or json_inside(content) in text:
             continue
         other = [*messages[:index], {**message, "content": "x"}, *messages[index + 1 :]]
         if write(other) == text:
