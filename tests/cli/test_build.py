@@ -161,6 +161,7 @@ def test_invalid_lines_are_skipped_and_named_or_refused(tmp_path: Path, target: 
         (f"{ONLY} --language pl --engine datatrove -", 1, "standard input cannot be read here"),
         (f"{ONLY} --language pl CORPUS {SHARED} --local-rank-offset 2", 2, "among --tasks 2"),
         (f"{ONLY} --language pl CORPUS --weight c=2", 2, "one corpus file"),
+        (f"{ONLY} --language pl CORPUS --weight text=2 --weight text.txt=3", 2, "no other weight"),
         ("--draft TARGET CORPUS --engine datatrove", 2, ONLY),
     ],
 )

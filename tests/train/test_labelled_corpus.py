@@ -62,6 +62,16 @@ def test_a_short_corpus_gives_what_it_has(tokenizer: Tokenizer[Any], tmp_path: P
         draw_windows(corpus(tmp_path, 0), tokenizer, length=16, positions=10, seed=1)
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_a_few_positions_are_drawn_of_a_few_long_texts(
+    seed: int, tokenizer: Tokenizer[Any], tmp_path: Path
+) -> None:
+    path = tmp_path / "books.txt"
+    path.write_text("".join(f"{' '.join(WORDS * 200)} {number}\n" for number in range(20)))
+    windows = draw_windows(Corpus([path]), tokenizer, length=16, positions=64, seed=seed)
+    assert len(windows) == 4
+
+
 def test_a_text_keeps_its_lines_in_order(tokenizer: Tokenizer[Any], tmp_path: Path) -> None:
     texts = [f"def f{n}():\n    x = {n}\n\n    return x" for n in range(40)]
     path = tmp_path / "code.jsonl"

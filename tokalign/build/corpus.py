@@ -224,8 +224,27 @@ def draw_windows(
         for _ in corpus.lines(progress):
             pass
         share = positions * _BYTES_DRAWN_PER_TOKEN / corpus.text_bytes
-        texts = corpus.lines(progress, whole=True)
-        drawn = [text for text in texts if random.random() < share]
+        windows = _cut(
+            corpus.lines(progress, whole=True), tokenizer, length, positions, share, random
+        )
+    while len(windows) * length < positions and share < 1:  # few of some long texts were drawn
+        share *= 4
+        windows = _cut(corpus.lines(whole=True), tokenizer, length, positions, share, random)
+    if not windows:
+        raise CorpusError(f"the corpus has fewer than {length} tokens; give more text")
+    return windows
+
+
+def _cut(
+    texts: Iterable[str],
+    tokenizer: Tokenizer[Id],
+    length: int,
+    positions: int,
+    share: float,
+    random: Random,
+) -> list[list[Id]]:
+    """Windows of a share of the texts, in another order; fewer if the share has fewer positions."""
+    drawn = [text for text in texts if random.random() < share]
     random.shuffle(drawn)
     ids = chain.from_iterable(tokenizer.encode(text + "\n") for text in drawn)
     opening = cast("tuple[Id, ...]", tokenizer.spec.opening)
@@ -235,6 +254,4 @@ def draw_windows(
         if len(window) < length:
             break
         windows.append(window)
-    if not windows:
-        raise CorpusError(f"the corpus has fewer than {length} tokens; give more text")
     return windows

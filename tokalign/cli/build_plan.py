@@ -236,9 +236,14 @@ def read_weights(texts: Sequence[str], files: Sequence[CorpusFile]) -> dict[str,
     for text in texts:
         name, _, value = text.rpartition("=")
         matching = [file.name for file in files if name in (file.name, _stem(file.name))]
-        if len(matching) != 1 or not re.fullmatch(r"[0-9]*\.?[0-9]+", value):
+        if (
+            len(matching) != 1
+            or matching[0] in weights
+            or not re.fullmatch(r"[0-9]*\.?[0-9]+", value)
+        ):
             raise UsageError(
-                f"--weight {text} is not NAME=W with the name of one corpus file and a number"
+                f"--weight {text} is not NAME=W with a number and the name of one corpus file, "
+                "which has no other weight"
             )
         weights[matching[0]] = float(value)
     return weights
