@@ -71,8 +71,11 @@ def matcher_of(
 
 
 def first_line(message: str) -> str:
-    """The beginning of what llguidance says about a grammar that it cannot compile."""
-    return " ".join(message.partition("\n")[0].split())[:200]
+    """The beginning of what llguidance says about a grammar that it cannot compile, and the cause,
+    which stands below a regular expression."""
+    first, *others = message.split("\n")
+    causes = [line.removeprefix("error: ") for line in others if line.startswith("error: ")]
+    return " ".join(" ".join([first[:200], *causes]).split())
 
 
 def on_deep_stack(work: Callable[[], T]) -> T:
