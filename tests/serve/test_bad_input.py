@@ -138,6 +138,7 @@ RESPONSE_FIELDS: list[tuple[str, Any, str]] = [
     ("input", [{"role": "user", "content": 5}], "content"),
     ("tools", [{"type": "function"}], "tools[0]"),
     ("tool_choice", {"type": "function", "name": "pogoda"}, "'pogoda'"),
+    ("tool_choice", {"type": "function", "function": {"name": "pogoda"}}, "'pogoda'"),
     ("text", {"format": {"type": "json_schema"}}, "json_schema"),
     ("max_output_tokens", 0, "max_tokens"),
     *((name, json.loads(DEEP), "nested too deeply") for name in ("metadata", "user")),

@@ -249,7 +249,7 @@ _ITEMS = {"text": "msg", "thought": "rs", "call": "fc"}
 
 def _nested(tool: Any) -> Any:
     """A function, or the choice of one, as chat completions have it."""
-    if not isinstance(tool, dict) or tool.get("type") != "function":
+    if not isinstance(tool, dict) or tool.get("type") != "function" or "function" in tool:
         return tool
     function = {name: value for name, value in tool.items() if name != "type" and value is not None}
     return {"type": "function", "function": function}
