@@ -74,6 +74,7 @@ def test_a_response_is_the_chats_answer(server: Server) -> None:
     sampled = {"max_output_tokens": 20, "temperature": 0.8, "extra_body": {"seed": 5}}
     for one in inputs:
         found = respond(server, one, instructions=system, **sampled)
+        assert (found.text.format.type, found.instructions) == ("text", system)
         assert found.output_text == plain.choices[0].message.content
         assert found.usage.input_tokens == plain.usage.prompt_tokens
         assert found.usage.output_tokens == plain.usage.completion_tokens

@@ -91,7 +91,7 @@ class Responses(Rendering):
     def __init__(self, body: ResponsesBody) -> None:
         super().__init__(body)
         self._echoed = {
-            name: default if (value := getattr(body, name)) in (None, UNSET) else value
+            name: default if (value := getattr(body, name)) in (None, UNSET, {}) else value
             for name, default in _ECHOED.items()
         }
         self._number = -1  # of the last event
