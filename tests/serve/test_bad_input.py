@@ -189,6 +189,7 @@ def test_fields_that_ask_for_nothing_else_are_taken(server: Server) -> None:
     harmless: dict[str, Any] = {"stop": ["", ""], "prediction": {"content": 5}, "seed": -1}
     harmless |= {"response_format": {"type": "text"}, "echo": False, "suffix": "", "best_of": 1}
     harmless |= {"functions": [], "temperature": None, "stream": None, "store": True}
+    harmless |= {"stream_options": {"include_usage": None}, "tokalign": {"sources": None}}
     assert content(chat(server, "Wisła", **harmless)) == content(chat(server, "Wisła"))
 
 

@@ -57,7 +57,7 @@ _RESERVED = RESERVED | {"tools"}
 class Extra(Struct, kw_only=True):
     """Our own field `tokalign`. sources: whether the answer says who proposed each token."""
 
-    sources: bool = False
+    sources: bool | None = False
 
 
 class Common(Struct, kw_only=True):
@@ -176,7 +176,7 @@ class Common(Struct, kw_only=True):
 class StreamOptions(Struct, kw_only=True):
     """Options of a stream of chat completions or completions."""
 
-    include_usage: bool = False
+    include_usage: bool | None = False
 
 
 class Chat(Common, kw_only=True):
