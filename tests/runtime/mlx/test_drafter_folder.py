@@ -133,9 +133,12 @@ def change(**fields: Any) -> Callable[[Path], None]:
     return rewrite(lambda data: json.dumps(json.loads(data) | fields).encode(), "config.json")
 
 
-def reshape(folder: Path) -> None:
-    shape = json.loads((folder / "config.json").read_text("utf-8"))["drafter"]
-    change(drafter=shape | {"width": 25})(folder)
+def resize(**sizes: int) -> Callable[[Path], None]:
+    def resized(folder: Path) -> None:
+        shape = json.loads((folder / "config.json").read_text("utf-8"))["drafter"]
+        change(drafter=shape | sizes)(folder)
+
+    return resized
 
 
 @pytest.mark.parametrize(
@@ -144,7 +147,7 @@ def reshape(folder: Path) -> None:
         (rewrite(lambda data: data[:-1] + bytes([data[-1] ^ 1])), BundleError, "what was written"),
         (rewrite(lambda data: data[:-100]), BundleError, "what was written"),
         (lambda folder: weights_path(folder).unlink(), BundleError, "are not there"),
-        (reshape, BundleError, "damaged"),
+        (resize(width=25), BundleError, "damaged"),
         (rewrite(lambda data: data[:80], "config.json"), BundleError, "no JSON"),
         (
             lambda folder: (folder / "config.json").unlink(),
@@ -155,6 +158,8 @@ def reshape(folder: Path) -> None:
         (change(version=2), BundleError, "format version 2"),
         (change(drafter=3), BundleError, "'drafter'"),
         (change(drafter={"depth": 3}), BundleError, "damaged"),
+        (resize(blocks=10**6), BundleError, "0 to 1000 blocks"),
+        (resize(width=10**30), BundleError, "the sizes of a drafter"),
         (change(weights="../model.safetensors"), BundleError, "are not there"),
         (change(target={}), FingerprintError, "was built for tokenizer"),
     ],

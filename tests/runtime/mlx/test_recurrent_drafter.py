@@ -78,7 +78,13 @@ def test_logits_among_some_ids_are_those_of_all(shape: dict[str, Any], quantized
     assert mx.allclose(among, drafter.logits(exit_)[:, some], atol=1e-4)
 
 
-@pytest.mark.parametrize("wrong", ["width=0", "blocks=-1", "head=none", "head=factored", "rank=8"])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *("width=0", "width=100000000", "blocks=-1", "blocks=1001"),
+        *("head=none", "head=factored", "rank=8"),
+    ],
+)
 def test_a_shape_that_makes_no_sense_is_refused(wrong: str) -> None:
     name, _, value = wrong.partition("=")
     shape = {"hidden_size": 8, "vocabulary_size": 9, "width": 8, "exit_width": 8}

@@ -23,6 +23,7 @@ from tokalign.errors import (
     FingerprintError,
     IncompatibleError,
     TokalignError,
+    in_one_line,
     shown_path,
 )
 from tokalign.names.published_drafters import AUTO, published_for
@@ -121,7 +122,7 @@ def load_drafter(folder: Path, target: Target) -> RecurrentDrafter:
         drafter = RecurrentDrafter(DrafterConfig(**config["drafter"]), ends)
         fill(drafter, load_arrays(weights), None, name=weights.name)
     except (TypeError, ValueError, BundleError) as error:
-        raise damaged_drafter(folder, str(error)) from error
+        raise damaged_drafter(folder, in_one_line(error)) from error
     return drafter
 
 

@@ -32,6 +32,9 @@ from tokalign.tokenizer.vocabulary import TargetId
 Head = Literal["tied", "factored", "full"]
 
 
+_LARGEST, _MOST_BLOCKS = 10_000_000, 1_000
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrafterConfig:
     """The shape of a drafter.
@@ -54,13 +57,13 @@ class DrafterConfig:
 
     def __post_init__(self) -> None:
         sizes = (self.hidden_size, self.vocabulary_size, self.width, self.exit_width)
-        if not all(type(size) is int and size > 0 for size in sizes):
+        if not all(type(size) is int and 0 < size <= _LARGEST for size in sizes):
             raise ValueError(f"the sizes of a drafter have to be numbers over 0, not {sizes}")
-        if type(self.blocks) is not int or self.blocks < 0:
-            raise ValueError(f"a drafter has 0 or more residual blocks, not {self.blocks!r}")
+        if type(self.blocks) is not int or not 0 <= self.blocks <= _MOST_BLOCKS:
+            raise ValueError(f"a drafter has 0 to {_MOST_BLOCKS} blocks, not {self.blocks!r}")
         if self.head not in get_args(Head):
             raise ValueError(f"a head is one of {', '.join(get_args(Head))}, not {self.head!r}")
-        if (self.head == "factored") != (type(self.rank) is int and self.rank > 0):
+        if (self.head == "factored") != (type(self.rank) is int and 0 < self.rank <= _LARGEST):
             raise ValueError(f"a head has a rank over 0 if it is factored, not {self.rank!r}")
 
     @property
