@@ -86,7 +86,7 @@ def pull(*, name: str) -> None:
 def push(*, files: tuple[Path, ...], repository: str, folder: str) -> None:
     """Verify the tables in FILEs and put them into REPO, where `tables pull REPO` finds them.
 
-    A FILE may be the folder of a drafter, too; in REPO it is called `drafter`, or NAME.drafter.
+    A FILE may be a recurrent drafter's folder; in REPO it is called `drafter`, or NAME.drafter.
 
     REPO is a repository on the Hub that you may write to (owner/name), or a local folder such as a
     model's. A section for the README of REPO goes to stdout.

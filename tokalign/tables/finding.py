@@ -152,8 +152,8 @@ def read_drafter_config(folder: Path) -> dict[str, Any]:
         raise damaged_drafter(folder, f"{DRAFTER_CONFIG} is no JSON") from error
     if not isinstance(config, dict) or config.get("format") != DRAFTER_FORMAT:
         raise BundleError(
-            f"{folder} holds no drafter: its {DRAFTER_CONFIG} is not of the format "
-            f"{DRAFTER_FORMAT!r}; give a folder that {HOW_TO_TRAIN} wrote"
+            f"{folder} holds no recurrent drafter: its {DRAFTER_CONFIG} is not of the format "
+            f"{DRAFTER_FORMAT!r}; give a folder that {HOW_TO_TRAIN} --kind redrafter wrote"
         )
     if config.get("version") != DRAFTER_VERSION:
         raise BundleError(

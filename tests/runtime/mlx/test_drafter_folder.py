@@ -154,7 +154,7 @@ def resize(**sizes: int) -> Callable[[Path], None]:
             MissingAssetError,
             "there is no drafter",
         ),
-        (change(format="a model"), BundleError, "holds no drafter"),
+        (change(format="a model"), BundleError, "holds no recurrent drafter"),
         (change(version=2), BundleError, "format version 2"),
         (change(drafter=3), BundleError, "'drafter'"),
         (change(drafter={"depth": 3}), BundleError, "damaged"),
