@@ -19,7 +19,7 @@ from ticking import ticking
 
 import tokalign
 from tokalign.api.assemble import load_decoder
-from tokalign.errors import FingerprintError, IncompatibleError, MissingAssetError
+from tokalign.errors import BundleError, FingerprintError, IncompatibleError, MissingAssetError
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.drafting import PLAINLY
 from tokalign.runtime.mlx.drafter_folder import find_drafter, save_drafter, target_fingerprints
@@ -151,6 +151,7 @@ def test_what_cannot_be_done_is_one_line() -> None:
     for options, error, told in (
         ({"method": "drafter"}, MissingAssetError, "tokalign train"),
         ({"drafter": DRAFTER / "missing"}, MissingAssetError, "does not exist"),
+        ({"drafter": DRAFT}, BundleError, "or a draft model with --draft"),
     ):
         given: dict[str, Any] = options
         with pytest.raises(error, match=told) as caught:

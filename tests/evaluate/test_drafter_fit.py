@@ -273,7 +273,6 @@ def test_without_the_targets_config_no_sizes_are_compared(target: Path, tmp_path
 @pytest.mark.parametrize(
     ("config", "data", "told"),
     [
-        ({"architectures": ["LlamaForCausalLM"]}, b"", "no known format"),
         (BEAM, b"", "no safetensors file"),
         (BEAM, b"\xff" * 64, "no safetensors file"),
         (BEAM, weights([])[:40], "cannot be judged"),
@@ -304,9 +303,19 @@ def test_its_list_of_ids_is_found_in_any_of_its_files(
     assert "as 128 ids are in its vocabulary" in judged(target, drafter, "a\n")["verdict"]
 
 
-def test_a_config_that_is_no_object_is_one_line(target: Path, tmp_path: Path) -> None:
-    drafter = written(tmp_path / "it", [])
-    run("check", "--target", target, "--drafter", drafter).is_refused(3, "give the folder of a")
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        ([], "give the folder of a drafter"),
+        ({"architectures": ["LlamaForCausalLM"]}, "of a known format (its config.json says 'Llama"),
+        ({"architectures": 3}, "of a known format"),
+    ],
+)
+def test_a_config_of_no_drafter_is_one_line(
+    config: Any, told: str, target: Path, tmp_path: Path
+) -> None:
+    drafter = written(tmp_path / "it", config)
+    run("check", "--target", target, "--drafter", drafter).is_refused(3, told)
 
 
 def test_a_division_by_what_a_config_says_is_one_line(target: Path, tmp_path: Path) -> None:

@@ -26,11 +26,12 @@ from tokalign.tables.drafter_config import (
     DrafterShape,
     Layers,
     Size,
+    known_format,
     read_drafter_json,
     reading,
     refuse_other_networks,
 )
-from tokalign.tables.drafter_formats import BLOCK_FORMATS, TARGETS, DrafterFormat, drafter_format
+from tokalign.tables.drafter_formats import BLOCK_FORMATS, TARGETS, DrafterFormat
 from tokalign.tables.eagle3_config import Eagle3Config
 from tokalign.tables.finding import DRAFTER_CONFIG, read_drafter_config
 from tokalign.tokenizer.tokenizer import Tokenizer
@@ -191,10 +192,7 @@ def _read_part(file: Path, begin: int, end: int) -> bytes:
 
 def _facts(folder: Path, parts: Iterable[Read], name: str) -> DrafterFacts:
     config = read_drafter_json(folder)
-    kind = drafter_format(config)
-    if kind is None:
-        named = config.get("speculators_model_type") or " ".join(config.get("architectures") or ())
-        raise ValueError(f"its {DRAFTER_CONFIG} is of no known format ({shown(named)})")
+    kind = known_format(config, name)
     if kind is DrafterFormat.MTP and not _holds_mtp(config):
         raise ValueError(f"its {DRAFTER_CONFIG} names no MTP layer")
     with reading(name):

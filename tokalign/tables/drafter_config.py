@@ -16,7 +16,7 @@ from msgspec import Meta, convert
 from tokalign.errors import BundleError, IncompatibleError, TokalignError, in_one_line, shown
 from tokalign.names.model_shape import layer_sizes
 from tokalign.storage import parse_json
-from tokalign.tables.drafter_formats import DrafterFormat
+from tokalign.tables.drafter_formats import DrafterFormat, drafter_format
 
 _OF_LIBRARIES = {
     *("architectures", "auto_map", "attention_dropout", "dtype", "has_no_defaults_at_init"),
@@ -124,6 +124,18 @@ def refuse_unknown(config: Mapping[str, Any], known: Set[str]) -> None:
     if config.get("quantization_config") == config.get("quantization"):
         known = known | {"quantization_config"}
     refuse(key for key in config.keys() - known - _OF_LIBRARIES if config[key])
+
+
+def known_format(config: Mapping[str, Any], name: str) -> DrafterFormat:
+    """The format of a drafter. Raises: BundleError, with `name`, for one that is not run."""
+    if (found := drafter_format(config)) is not None:
+        return found
+    of = config.get("speculators_model_type") or config.get("architectures")
+    of = " ".join(map(str, of)) if isinstance(of, list) else of
+    raise BundleError(
+        f"{name} is no drafter of a known format (its config.json says {shown(of)}); give another "
+        "one, or a draft model with --draft"
+    )
 
 
 def refuse_other_networks(config: Mapping[str, Any], kind: DrafterFormat) -> None:

@@ -37,8 +37,8 @@ from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, RecurrentDraft
 from tokalign.runtime.mlx.trained_drafter import TrainedDrafter
 from tokalign.runtime.mlx.weights import content_fingerprint, once_per_model
 from tokalign.storage import FileState, file_state, write_file
-from tokalign.tables.drafter_config import read_drafter_json, reading
-from tokalign.tables.drafter_formats import BLOCK_FORMATS, DrafterFormat, drafter_format
+from tokalign.tables.drafter_config import known_format, read_drafter_json, reading
+from tokalign.tables.drafter_formats import BLOCK_FORMATS, DrafterFormat
 from tokalign.tables.finding import (
     DRAFTER_CONFIG,
     DRAFTER_FORMAT,
@@ -157,13 +157,11 @@ _PUBLISHED: dict[DrafterFormat, Load] = {
 
 
 def _reader_of(folder: Path) -> Load | None:
-    """What reads the drafter in a folder, if it is in a format that others publish."""
-    try:
-        config = read_drafter_json(folder)
-    except BundleError:
+    """What reads the drafter in a folder, if it is in a format that others publish. Raises:
+    BundleError for another folder with a configuration."""
+    if not (folder / DRAFTER_CONFIG).is_file():
         return None
-    found = drafter_format(config)
-    return None if found is None else _PUBLISHED.get(found)
+    return _PUBLISHED.get(known_format(read_drafter_json(folder), str(folder)))
 
 
 @once_per_model
