@@ -19,7 +19,7 @@ fitted to the other files, which says whether the fit is worth anything. What on
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -40,7 +40,16 @@ from lab.benchmarks.recorded_answers import Answer, chosen_answers
 from tokalign.names.registry import resolve_tokenizer
 from tokalign.runtime.draft import tree
 from tokalign.runtime.draft.lookup import LogitStore
-from tokalign.runtime.draft.mixing import HEARD, LEAST, MOST, Candidate, Expected, Mixer, Mixing
+from tokalign.runtime.draft.mixing import (
+    HEARD,
+    LEAST,
+    MOST,
+    RECENT,
+    Candidate,
+    Expected,
+    Mixer,
+    Mixing,
+)
 from tokalign.runtime.draft.tree import TreeDrafter
 from tokalign.runtime.draft.weights import MODELS, Weights, kind_of, ranked_priors_of, weights_of
 from tokalign.runtime.drafting import Drafting, make_drafter
@@ -64,12 +73,13 @@ class Place(NamedTuple):
     """What the sources expected at a place, by name, and what was emitted there.
 
     lifts: the logarithm of the noise that each expected id is chosen with; empty where the target
-    decodes greedily.
+    decodes greedily. recent: the last ids before it (`mixing.RECENT`).
     """
 
     expected: Mapping[str, Sequence[tuple[TargetId, float]]]
     lifts: Mapping[TargetId, float]
     emitted: TargetId
+    recent: Container[TargetId]
 
 
 def places_of(answer: Answer, drafting: Drafting) -> Iterator[Place]:
@@ -79,6 +89,7 @@ def places_of(answer: Answer, drafting: Drafting) -> Iterator[Place]:
     assert isinstance(drafter, TreeDrafter)
     for at in range(len(answer.prompt), len(ids)):
         states = [source.follow(ids[:at]) for source in drafter.sources]
+        recent = frozenset(ids[max(0, at - RECENT) : at])
         for token in ids[at : at + _DEPTHS]:
             asked = [*zip(drafter.sources, states, strict=True)]
             expected = {
@@ -86,7 +97,7 @@ def places_of(answer: Answer, drafting: Drafting) -> Iterator[Place]:
                 for source, state in asked
                 if state is not None and (said := source.expect(state))
             }
-            yield Place(expected, {}, token)
+            yield Place(expected, {}, token, recent)
             states = [None if state is None else of.advance(state, token) for of, state in asked]
         row = slice(at - len(answer.prompt), at - len(answer.prompt) + 1)
         store.learn(ids[:at], EMPTY_TREE, answer.likely[row], answer.logprobs[row])
@@ -98,7 +109,7 @@ class RecordingMixer(Mixer):
     def __init__(self, kept: list[Place], mixing: Mixing, names: Sequence[str], *how: Any) -> None:
         super().__init__(mixing, names, *how)
         self._kept, self._named = kept, names
-        self._open: list[tuple[Sequence[Candidate], dict[str, Any], dict[TargetId, float]]] = []
+        self._open = list[tuple[Sequence[Candidate], dict[str, Any], dict[TargetId, float], Any]]()
 
     def candidates(
         self,
@@ -106,22 +117,23 @@ class RecordingMixer(Mixer):
         least: float,
         stated: float,
         noise: Sequence[float] | None = None,
-        *how: Any,
-        **named: Any,
+        depth: int = 0,
+        allows: Callable[[TargetId], bool] | None = None,
+        recent: Container[TargetId] = (),
     ) -> tuple[list[Candidate], list[float]]:
-        found, chances = super().candidates(answers, least, stated, noise, *how, **named)
+        found, chances = super().candidates(answers, least, stated, noise, depth, allows, recent)
         expected = {self._named[place]: listed for place, listed in answers}
         lifts = {}
         if noise is not None:
             lifts = {token: log(noise[token]) for of in expected.values() for token, _ in of}
-        self._open = [*self._open[-64:], (found, expected, lifts)]
+        self._open = [*self._open[-64:], (found, expected, lifts, recent)]
         return found, chances
 
     def learn(self, candidates: Sequence[Candidate], emitted: TargetId, depth: int = 0) -> None:
         super().learn(candidates, emitted, depth)
-        for found, expected, lifts in self._open:
+        for found, expected, lifts, recent in self._open:
             if found is candidates and expected:
-                self._kept.append(Place(expected, lifts, emitted))
+                self._kept.append(Place(expected, lifts, emitted, recent))
 
 
 @contextmanager
@@ -178,12 +190,14 @@ class Kinds:
                 if x >= _LEAST:
                     votes.setdefault(token, []).append(_Vote(kind, min(rank, _RANKS - 1), x, first))
         found = np.tile(silent, (len(votes), 1))
-        for row, of in zip(found, votes.values(), strict=True):
+        for row, (token, of) in zip(found, votes.items(), strict=True):
+            old = token in place.recent and self._named_by_others(of)
+            is_alone = len(of) == 1 and not old
             for vote in of:
                 own = row[_WIDTH * vote.kind :][:_WIDTH]
                 own[_ODDS] += vote.x
                 own[_NAMED] += 1.0
-                own[_ALONE] += float(len(of) == 1)
+                own[_ALONE] += float(is_alone)
                 own[_SILENT] -= 1.0
                 own[_DOUBT] -= vote.first
             surest = max(of, key=lambda vote: vote.x)

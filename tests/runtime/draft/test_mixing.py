@@ -48,7 +48,8 @@ def odds_of(probability: float) -> float:
 class Defined:
     """`Mixer` by its definition: id by id, source by source, with sets in the place of bits."""
 
-    def __init__(self, names: Sequence[str]) -> None:
+    def __init__(self, names: Sequence[str], recent: frozenset[int]) -> None:
+        self.recent = recent
         self.weights = {n: weights_of(n) if len(names) > 1 else ALONE for n in names}
         self.trust, self.reliance = Trust(rate=_TRUST_RATE), Reliance()
         self.slopes, self.firsts = dict[int, float](), dict[str, float]()
@@ -102,7 +103,8 @@ class Defined:
                 total += weights.silent + weights.doubt * self.firsts[name]
             else:
                 total += weights.odds * expected[token] + weights.named
-                total += weights.alone if naming == [name] else 0.0
+                trusted = token in self.recent and name not in MODELS
+                total += weights.alone if naming == [name] and not trusted else 0.0
         return total
 
     def learn(self, found: Sequence[Candidate], expected: Any, emitted: int) -> None:
@@ -121,6 +123,7 @@ class Defined:
     st.sampled_from([0.001, 0.06, 0.31, 1.0]),
     st.sampled_from([0.001, 0.06, 0.31, 1.0]),
     st.none() | st.lists(st.floats(0.1, 50), min_size=5, max_size=5),
+    st.frozensets(st.integers(0, 4)),
 )
 def test_what_is_mixed_and_learned_is_the_definition(
     names: list[str],
@@ -128,13 +131,14 @@ def test_what_is_mixed_and_learned_is_the_definition(
     least: float,
     stated: float,
     noise: list[float] | None,
+    recent: frozenset[int],
 ) -> None:
-    mixing, defined = Mixing(), Defined(names)
+    mixing, defined = Mixing(), Defined(names, recent)
     mixer = Mixer(mixing, names, [(lambda state: state, n) for n in range(len(names))])
     for drawn, emitted in rounds:
         states = drawn[: len(names)]
         expected = defined.candidates(states, least, stated, noise)
-        found, chances = mixer.candidates(mixer.ask(states), least, stated, noise)
+        found, chances = mixer.candidates(mixer.ask(states), least, stated, noise, recent=recent)
         assert {token: (p, by) for token, p, by, *_ in found} == {
             token: (pytest.approx(p), by) for token, (p, by, _) in expected.items()
         }
@@ -147,7 +151,12 @@ def test_what_is_mixed_and_learned_is_the_definition(
             mixed = [min(MOST, score / (sum(scores) + others)) for score in scores]
         assert chances == pytest.approx(mixed)
         some, _ = mixer.candidates(
-            mixer.ask(states), least, stated, noise, allows=lambda token: token % 2 == 0
+            mixer.ask(states),
+            least,
+            stated,
+            noise,
+            allows=lambda token: token % 2 == 0,
+            recent=recent,
         )
         assert some == [one for one in found if one[0] % 2 == 0]
         mixer.learn(found, TargetId(emitted))

@@ -14,7 +14,7 @@ for lossless data compression", 2005).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Sequence
 from math import exp, log
 from operator import sub
 from typing import Any, Protocol, TypeAlias
@@ -33,6 +33,10 @@ from tokalign.tokenizer.vocabulary import TargetId
 
 LEAST = 0.005
 """The least distance of a probability from 0 and 1; nearer ones are moved there."""
+
+RECENT = 64
+"""How many of the last ids of a text are recent: one of them that a free source names alone is
+trusted as if others named it. With 32 or 128 the weights fit less well."""
 
 LEAST_REACHED = 0.003
 """Ids that are less likely to be reached are not looked at."""
@@ -288,6 +292,7 @@ class Mixer:
         noise: Sequence[float] | None = None,
         depth: int = 0,
         allows: Callable[[TargetId], bool] | None = None,
+        recent: Container[TargetId] = (),
     ) -> tuple[list[Candidate], list[float]]:
         """The ids that may come next with a probability of at least `least`, in no order.
 
@@ -299,6 +304,7 @@ class Mixer:
         it samples and that is known. A model's probabilities already include it, so if a model
         answers, the log-odds of what other sources name grow by it (`HEARD`).
         depth: how many ids of the tree come before. allows: whether an id may come at all.
+        recent: the last ids of the text, `RECENT` of them.
         """
         floor = log(least / (1.0 - least)) if least < 1 else 0.0
         lowest = log(stated / (1.0 - stated)) if stated < 1 else 0.0
@@ -342,9 +348,10 @@ class Mixer:
             floor -= _LIFT
         level = _RANKED + (depth if depth < _DEEPEST else _DEEPEST)
         for token, (voters, total, surest, by, rank, slope) in votes.items():
-            total += alone.get(voters, 0.0)
-            if voters == only:
-                slope += alone_slope
+            if voters & models or token not in recent:
+                total += alone.get(voters, 0.0)
+                if voters == only:
+                    slope += alone_slope
             total = surest if model_alone else total + silent_odds
             if lifts is not None and voters & ~models:
                 total += HEARD * log(lifts[token])

@@ -15,7 +15,7 @@ Source: best-first growth after OPT-Tree (Wang et al., 2024) and SuffixDecoding 
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from math import expm1, log
 from typing import Any, Protocol
 
@@ -24,6 +24,7 @@ from tokalign.runtime.draft.mixing import (
     LEAST,
     LEAST_REACHED,
     MOST,
+    RECENT,
     Candidate,
     Expected,
     Mixer,
@@ -158,8 +159,8 @@ class Growth:
     nodes for objects of a class.
     advances: by reader, from the state of a text to that of one with one more id. answers: of
     models, whose places follow those of the sources.
-    noise: by depth, see `Mixer.candidates`; at further depths it is not known. rule: the state of
-    the text in the grammar that the output follows, if there is one.
+    noise: by depth, see `Mixer.candidates`; at further depths it is not known. recent: see there.
+    rule: the state of the text in the grammar that the output follows, if there is one.
     """
 
     def __init__(
@@ -172,8 +173,9 @@ class Growth:
         answers: Sequence[Answer] = (),
         noise: Sequence[Sequence[float]] = (),
         rule: State | None = None,
+        recent: Container[TargetId] = (),
     ) -> None:
-        self._mixer, self._limit, self._noise = mixer, limit, noise
+        self._mixer, self._limit, self._noise, self._recent = mixer, limit, noise, recent
         self._advances, self._answers = advances, answers
         # The ids that may still join the tree, the most probable first; ties go to the first found.
         self._frontier: list[tuple[float, int, int, Candidate, float]] = []
@@ -209,6 +211,7 @@ class Growth:
                 self._noise[depth] if depth < len(self._noise) else None,
                 depth,
                 None if rule is None else rule.allows,
+                self._recent,
             )
             self._candidates.append(found)
         for candidate, chance in zip(found, chances, strict=True):
@@ -381,6 +384,7 @@ class TreeDrafter(Drafter):
         self._mixing, self._size = mixing or Mixing(), size
         self._mixers: dict[tuple[str, ...], Mixer] = {}  # by the names of the models that answer
         self._at = -1  # how many ids the following is known after
+        self._recent = frozenset[TargetId]()
         self._place = _Place(())
         self._coming: Sequence[Sequence[float]] = ()
         self._growth: Growth | None = None
@@ -462,7 +466,7 @@ class TreeDrafter(Drafter):
         if self._emitted:
             self._learn()
         if self._at != len(ids):
-            self._at = len(ids)
+            self._at, self._recent = len(ids), frozenset(ids[-RECENT:])
             self._place = _Place([source.follow(ids) for source in self._readers])
             noise = None if quick else self._noise
             self._coming = () if noise is None else noise.rows(len(ids))
@@ -478,6 +482,7 @@ class TreeDrafter(Drafter):
             answers=answers,
             noise=self._coming,
             rule=self._rule,
+            recent=self._recent,
         )
 
     def _mixer(self, answering: tuple[str, ...]) -> Mixer:

@@ -17,8 +17,8 @@ class Weights(NamedTuple):
 
     odds: factor on the log-odds that it states. named: on top, for an id that it names. silent: for
     an id that it does not name while it names others. alone: on top of `named`, for an id that no
-    other source names. doubt: on top of `silent`, for each unit of the log-odds of the id that it
-    finds most probable.
+    other source names, unless it is recent (`mixing.RECENT`) and the source is none of `MODELS`.
+    doubt: on top of `silent`, for each unit of the log-odds of the id that it finds most probable.
     """
 
     odds: float
@@ -29,22 +29,22 @@ class Weights(NamedTuple):
 
 
 WEIGHTS = {
-    "dictionary": Weights(0.62, 1.18, -0.63, -1.03),
-    "logits:3": Weights(-0.04, -0.14, -0.48, -0.48),
-    "logits:2": Weights(0.03, -0.06, -0.48, -0.27),
-    "logits:1": Weights(0.07, -0.18, -0.46, -0.87),
-    "copy": Weights(0.79, 0.58, -1.06, -0.02, -0.4),
+    "dictionary": Weights(0.63, 1.01, -0.92, -1.18),
+    "logits:3": Weights(-0.04, -0.05, -0.46, -0.69),
+    "logits:2": Weights(0.02, -0.01, -0.51, -0.71),
+    "logits:1": Weights(0.07, -0.09, -0.41, -0.99),
+    "copy": Weights(0.77, 0.75, -1.08, 0.37, -0.4),
     "session": Weights(0.7, 0.0, -0.5),
     "draft": Weights(0.71, 0.35, -2.42, -0.49),
-    "drafter": Weights(0.68, 0.57, -2.0, -1.09),
-    "block": Weights(0.44, 0.5, -1.17, -2.36),
+    "drafter": Weights(0.65, 0.63, -1.92, -0.99),
+    "block": Weights(0.42, 0.54, -1.08, -2.2),
 }
 RANKS = {
-    "dictionary": (-0.92, -1.08, -1.2, -2.61),
-    "logits:3": (0.34, -0.14, -0.9, -1.78),
-    "logits:2": (-0.09, -0.29, -0.74, -2.11),
-    "logits:1": (-0.14, -0.39, -0.66, -1.68),
-    "copy": (-0.01, -0.18, -1.29, -1.29),
+    "dictionary": (-1.08, -1.22, -1.33, -2.74),
+    "logits:3": (0.31, -0.11, -0.8, -1.8),
+    "logits:2": (-0.06, -0.12, -0.57, -1.9),
+    "logits:1": (-0.18, -0.43, -0.62, -1.59),
+    "copy": (-0.08, -0.26, -1.29, -1.29),
 }
 """Shifts of log-odds for the ids that a source names first, second, third and later, where it is
 the surest of them. They are the same at every depth."""
