@@ -126,6 +126,16 @@ def test_files_that_it_did_not_write_are_not_replaced(
     assert (tmp_path / name).read_text() == "of someone"
 
 
+@pytest.mark.parametrize("kind", [(), ("--kind", "redrafter")])
+def test_what_is_no_drafter_is_not_continued(
+    kind: tuple[str, ...], target: Path, sentences: Path, tmp_path: Path
+) -> None:
+    small = ("--target", target, sentences, "--output", tmp_path / "more", *SMALL[:1], *kind)
+    refused = tokalign("train", *small, "--begin-with", target)
+    refused.is_refused(3, "holds no recurrent drafter")
+    assert not list(tmp_path.iterdir()), "before anything is labelled"
+
+
 def test_neither_its_target_is_replaced_nor_a_drafter_that_it_wrote_kept(
     target: Path, sentences: Path, trained: tuple[Path, Ended], tmp_path: Path
 ) -> None:

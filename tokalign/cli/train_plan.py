@@ -64,8 +64,12 @@ class TrainPlan:
         taught = None if draft is None else _draft_shape(draft, output)
         fit = _fit_options(values, taught, kind)
         plan = cls(kind=kind, values=values, fit=fit, draft=draft, taught=taught)
-        if plan.reads_layers:
-            plan._block(4)  # what cannot be continued is refused before anything is loaded
+        if plan.reads_layers:  # what cannot be continued is refused before anything is loaded
+            plan._block(4)
+        elif values["begin_with"] is not None:
+            from tokalign.tables.finding import read_drafter_config
+
+            read_drafter_config(values["begin_with"])
         return plan
 
     @property
