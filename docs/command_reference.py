@@ -15,7 +15,7 @@ import click
 
 from tokalign.cli import GROUPS, group
 from tokalign.cli.command import HELP_ALL, JSON, QUIET
-from tokalign.cli.conflicts import conditions
+from tokalign.cli.conflicts import conditions, flag_of
 from tokalign.cli.dialogue import COMMANDS
 
 _OPENING = """\
@@ -131,9 +131,15 @@ def _item(option: click.Option, contexts: Sequence[click.Context]) -> str:
         [one for some in level for one in some] for level in zip_longest(*needs, fillvalue=())
     )
     needed = [_listed(level) for level in levels if "--target" not in level]
-    excluded = [one for some in excludes for one in some]
     about += f" Needs {' and '.join(needed)}." * bool(needed)
-    about += f" Not with {_listed(excluded)}." * bool(excluded)
+    excluded: dict[str, list[str]] = {}  # by the commands that exclude it, if others do not
+    for text in dict.fromkeys(one for some in excludes for one in some):
+        able = [c for c in contexts if text.split()[0] in map(flag_of, c.command.params)]
+        refusing = [c for c, some in zip(contexts, excludes, strict=True) if text in some]
+        named = "" if refusing == able else f" in {', '.join(map(_name, refusing))}"
+        excluded.setdefault(named, []).append(text)
+    for named, texts in excluded.items():
+        about += f" Not with {_listed(texts)}{named}."
     rare, given = " \\*" * option.hidden, f" ({default})" * bool(default)
     return f"* `{flags}{takes}`{rare}{given}: {about}"
 
