@@ -109,7 +109,7 @@ class RecordingMixer(Mixer):
     def __init__(self, kept: list[Place], mixing: Mixing, names: Sequence[str], *how: Any) -> None:
         super().__init__(mixing, names, *how)
         self._kept, self._named = kept, names
-        self._open = list[tuple[Sequence[Candidate], dict[str, Any], dict[TargetId, float], Any]]()
+        self._open = list[tuple[Sequence[Candidate], Place]]()  # of which nothing was emitted yet
 
     def candidates(
         self,
@@ -126,14 +126,15 @@ class RecordingMixer(Mixer):
         lifts = {}
         if noise is not None:
             lifts = {token: log(noise[token]) for of in expected.values() for token, _ in of}
-        self._open = [*self._open[-64:], (found, expected, lifts, recent)]
+        place = Place(expected, lifts, TargetId(-1), recent)
+        self._open = [*self._open[-64:], (found, place)]
         return found, chances
 
     def learn(self, candidates: Sequence[Candidate], emitted: TargetId, depth: int = 0) -> None:
         super().learn(candidates, emitted, depth)
-        for found, expected, lifts, recent in self._open:
-            if found is candidates and expected:
-                self._kept.append(Place(expected, lifts, emitted, recent))
+        for found, place in self._open:
+            if found is candidates and place.expected:
+                self._kept.append(place._replace(emitted=emitted))
 
 
 @contextmanager

@@ -216,8 +216,8 @@ def draw_windows(
 
     length: ids in a window, BOS included if the tokenizer adds one. positions: about how many ids
     to draw, all windows together; fewer if the corpus has fewer.
-    The corpus is read twice: to learn its size, and to draw. Raises: CorpusError as `Corpus.lines`,
-    and for a corpus without a window.
+    The corpus is read twice: to learn its size, and to draw; again where few of some long texts
+    were drawn. Raises: CorpusError as `Corpus.lines`, and for a corpus without a window.
     """
     random = Random(seed)
     with stage(2 * corpus.size, "reading the corpus") as progress:
@@ -227,7 +227,7 @@ def draw_windows(
         windows = _cut(
             corpus.lines(progress, whole=True), tokenizer, length, positions, share, random
         )
-    while len(windows) * length < positions and share < 1:  # few of some long texts were drawn
+    while len(windows) * length < positions and share < 1:
         share *= 4
         windows = _cut(corpus.lines(whole=True), tokenizer, length, positions, share, random)
     if not windows:

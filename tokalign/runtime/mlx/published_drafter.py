@@ -14,7 +14,7 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten
 
-from tokalign.errors import BundleError, IncompatibleError
+from tokalign.errors import BundleError, IncompatibleError, in_one_line
 from tokalign.names.hub import missing_from_drafter
 from tokalign.runtime.mlx.recurrent_drafter import TargetEnds
 from tokalign.runtime.mlx.taps import KeptRows, taps_of
@@ -38,7 +38,7 @@ def load_arrays(file: Path) -> dict[str, Array]:
     try:
         return cast("dict[str, Array]", mx.load(str(file)))
     except (RuntimeError, ValueError) as error:
-        raise BundleError(f"{file}: {' '.join(str(error).split())}; fetch it again") from error
+        raise BundleError(f"{file}: {in_one_line(error)}; fetch it again") from error
 
 
 def target_ids(offsets: Array | None, count: int, size: int) -> Array | None:
