@@ -123,6 +123,20 @@ def test_more_predictions_than_numbers_keep_the_frequent_ones() -> None:
     assert (quantized[numbers[wrong]] == 0).all()  # never proposed
 
 
+def test_where_numbers_are_short_only_rare_ids_lose_their_bins() -> None:
+    rare, frequent = np.arange(1000, 61_000), np.arange(100)
+    ids = np.concatenate([np.repeat(rare, 2), np.tile(frequent, 500)])
+    likely = np.concatenate(
+        [np.tile([0.2, 0.6], len(rare)), np.repeat(np.linspace(0.05, 0.95, 500), len(frequent))]
+    ).astype(np.float32)
+    numbers, predicted, quantized = number_predictions(ids, likely)
+    assert len(predicted) <= 1 << 16
+    assert (predicted[numbers] == ids).all()
+    off = np.abs(quantized[numbers] / 255 - likely)
+    assert off[2 * len(rare) :].max() < 0.15
+    assert off[: 2 * len(rare)].mean() < 0.21  # 0.2, were all of them joined
+
+
 def test_ids_of_a_large_vocabulary_are_kept() -> None:
     stored: Stored = {(151_000,): (128_000, 1.0), (3,): (151_935, 1.0)}
     table = packed(stored, 151_936)

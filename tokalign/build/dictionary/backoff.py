@@ -23,6 +23,7 @@ _BYTES_PER_SLOT = 3
 _MARGINS = 1.05, 1.2, 1.4  # by how much more entries may raise the number of predictions
 _MOST_BINS = 8  # of the probabilities of one id
 _LEAST_ODDS, _MOST_ODDS = -3.5, 4.5  # where the first bin begins and the last one ends
+_PRECISION = 1e-3  # relative, of the price of a prediction
 
 
 def make_table(
@@ -101,20 +102,19 @@ def number_predictions(ids: IdArray, probabilities: Floats) -> NumberedPredictio
     """Number the different predictions of entries with these ids and probabilities.
 
     The probabilities of one id are put into bins of equal width in log-odds, and an entry gets the
-    mean of its bin. There are fewer bins if 65,536 predictions require it. If even one bin per id
-    is too many, the rarest ids share one prediction, which is never proposed.
+    mean of its bin. If 65,536 predictions require it, bins of some ids are joined two by two: where
+    that moves the log-odds of entries least, and so of rare ids first. If even one bin per id is
+    too many, the rarest ids share one prediction, which is never proposed.
     """
     with np.errstate(divide="ignore"):
         likely = np.clip(probabilities, 0, 1)  # rounding may have taken them beyond
-        odds = np.log(likely) - np.log1p(-likely)
-    place = (np.clip(odds, _LEAST_ODDS, _MOST_ODDS) - _LEAST_ODDS) / (_MOST_ODDS - _LEAST_ODDS)
-    for bins in range(_MOST_BINS, 0, -1):
-        level = np.minimum((place * bins).astype(np.int64), bins - 1)
-        keys = ids.astype(np.int64) * bins + level
-        occurrences = np.bincount(keys)
-        pairs = np.flatnonzero(occurrences)
-        if len(pairs) <= MAX_PREDICTIONS:
-            break
+        odds = np.clip(np.log(likely) - np.log1p(-likely), _LEAST_ODDS, _MOST_ODDS)
+    place = (odds - _LEAST_ODDS) / (_MOST_ODDS - _LEAST_ODDS)
+    level = np.minimum((place * _MOST_BINS).astype(np.int64), _MOST_BINS - 1)
+    joined = _joined(ids.astype(np.int64), level, odds)
+    keys = ids.astype(np.int64) * _MOST_BINS + (level >> joined[ids])
+    occurrences = np.bincount(keys)
+    pairs = np.flatnonzero(occurrences)
     counts = occurrences[pairs]
     ranks = np.zeros(len(occurrences), dtype=np.int64)
     ranks[pairs] = np.arange(len(pairs))
@@ -127,8 +127,39 @@ def number_predictions(ids: IdArray, probabilities: Floats) -> NumberedPredictio
         used, numbers = np.unique(numbers, return_inverse=True)
         pairs, means = pairs[used], means[used]
     return NumberedPredictions(
-        numbers.astype(np.uint16), pairs // bins, np.rint(means * 255).astype(np.uint8)
+        numbers.astype(np.uint16), pairs // _MOST_BINS, np.rint(means * 255).astype(np.uint8)
     )
+
+
+def _joined(ids: NDArray[np.int64], level: NDArray[np.int64], odds: Floats) -> NDArray[np.int64]:
+    """How often the bins of each id are joined two by two, so that `MAX_PREDICTIONS` are enough.
+
+    The squared errors that joining adds are smallest, for a price of a prediction that is searched
+    for (Lagrange's method).
+    """
+    size = int(ids.max(initial=-1)) + 1
+    if np.count_nonzero(np.bincount(ids * _MOST_BINS + level)) <= MAX_PREDICTIONS:
+        return np.zeros(size, dtype=np.int64)
+    predictions, errors = list[Floats](), list[Floats]()  # of each id, by how often it is joined
+    for times in range(_MOST_BINS.bit_length()):
+        bins = ids * _MOST_BINS + (level >> times)
+        count, total, squares = (
+            np.bincount(bins, weights=of, minlength=size * _MOST_BINS).reshape(size, _MOST_BINS)
+            for of in (None, odds, odds * odds)
+        )
+        predictions.append(np.count_nonzero(count, axis=1))
+        errors.append((squares - total * total / np.maximum(count, 1)).sum(axis=1))
+    used, error = np.array(predictions), np.array(errors)
+
+    def best(price: float) -> NDArray[np.int64]:
+        return np.asarray(np.argmin(error + price * used, axis=0))
+
+    low, high = 0.0, float(error.max()) + 1.0
+    while high - low > _PRECISION * high:
+        price = (low + high) / 2
+        fits = used[best(price), np.arange(size)].sum() <= MAX_PREDICTIONS
+        low, high = (low, price) if fits else (price, high)
+    return best(high)
 
 
 def _hash(levels: list[NgramLevel], entries: Entries, start: int) -> Hashes:
