@@ -168,7 +168,7 @@ def encode(
     def missing() -> Iterator[Task]:
         for reading in readings:
             weight = round(reading.weight * WEIGHT_UNIT)
-            paragraphs = reading.paragraphs(whole=counting.tokenizer is None)
+            paragraphs = reading.paragraphs(whole=True)
             for lines in batches(paragraphs, _SHARD):
                 name = digest(_FORMAT, counting.unit, counting.max_order, weight, lines)
                 shards.append(folder / f"{name}.run")
