@@ -29,22 +29,24 @@ class Weights(NamedTuple):
 
 
 WEIGHTS = {
-    "dictionary": Weights(0.63, 1.01, -0.92, -1.18),
-    "logits:3": Weights(-0.04, -0.05, -0.46, -0.69),
-    "logits:2": Weights(0.02, -0.01, -0.51, -0.71),
-    "logits:1": Weights(0.07, -0.09, -0.41, -0.99),
-    "copy": Weights(0.77, 0.75, -1.08, 0.37, -0.4),
+    "dictionary": Weights(0.64, 1.24, -0.95, -1.16),
+    "dictionary:chat": Weights(0.39, 0.66, -0.28, -0.54),
+    "logits:3": Weights(-0.04, -0.07, -0.47, -0.74),
+    "logits:2": Weights(0.02, -0.01, -0.54, -0.78),
+    "logits:1": Weights(0.07, -0.14, -0.41, -1.03),
+    "copy": Weights(0.78, 0.78, -1.03, 0.35, -0.41),
     "session": Weights(0.7, 0.0, -0.5),
     "draft": Weights(0.71, 0.35, -2.42, -0.49),
-    "drafter": Weights(0.65, 0.63, -1.92, -0.99),
+    "drafter": Weights(0.63, 0.52, -1.96, -0.91),
     "block": Weights(0.42, 0.54, -1.08, -2.2),
 }
 RANKS = {
-    "dictionary": (-1.08, -1.22, -1.33, -2.74),
-    "logits:3": (0.31, -0.11, -0.8, -1.8),
-    "logits:2": (-0.06, -0.12, -0.57, -1.9),
-    "logits:1": (-0.18, -0.43, -0.62, -1.59),
-    "copy": (-0.08, -0.26, -1.29, -1.29),
+    "dictionary": (-1.14, -0.99, -1.02, -2.96),
+    "dictionary:chat": (-0.67, -0.62, -0.8, -2.46),
+    "logits:3": (0.35, -0.07, -0.76, -1.73),
+    "logits:2": (-0.02, -0.11, -0.53, -1.87),
+    "logits:1": (-0.12, -0.35, -0.59, -1.54),
+    "copy": (-0.06, -0.21, -1.29, -1.29),
 }
 """Shifts of log-odds for the ids that a source names first, second, third and later, where it is
 the surest of them. They are the same at every depth."""
