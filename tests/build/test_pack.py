@@ -31,6 +31,7 @@ from tokalign.runtime.options import DraftingOptions
 from tokalign.storage import TABLES, sample_text, shipped
 from tokalign.tables.backoff import BackoffTable
 from tokalign.tables.bundle import Bundle, decode_bundle, encode_bundle, read_header
+from tokalign.tables.dictionary import Dictionaries
 from tokalign.tables.opening import verify_table
 from tokalign.tables.pack import COUNTS, Pack, WordNgrams
 from tokalign.tokenizer.self_check import read_tokenizer
@@ -205,6 +206,23 @@ def test_the_prompt_says_which_pack_is_compiled(
     assert not [line for line in told if "not used" in line or "Fatal" in line]
 
 
+def test_a_prompt_about_code_also_compiles_what_chat_models_write(
+    tokenizer: Tokenizer[Any], packed: Bundle, tables: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKALIGN_PACKS", "")
+    monkeypatch.setattr("tokalign.tables.finding.shipped", lambda _: tables / "none")
+    for language in ("code", "chat"):
+        write_pack(packed, tables, language)
+    told: list[str] = []
+    drafting = choose_drafting(
+        tokenizer, None, DraftingOptions(method="dictionary"), note=told.append
+    )
+    assert drafting.for_prompt(tokenizer.encode("12 + 30 = ?")).dictionary is None
+    found = drafting.for_prompt(tokenizer.encode("Python?")).dictionary
+    assert isinstance(found, Dictionaries)
+    assert found.by_source.keys() == {"dictionary:code", "dictionary:chat"}
+
+
 def test_where_nothing_can_be_kept_one_note_says_so(
     tokenizer: Tokenizer[Any], packed: Bundle, tables: Path
 ) -> None:
@@ -261,7 +279,7 @@ def test_code_is_wanted_where_a_prompt_is_about_it(
 @pytest.mark.slow
 def test_the_shipped_packs_can_be_read() -> None:
     found = {path.name.split(".")[0]: path for path in shipped(TABLES).glob("*.pack.tok")}
-    assert found.keys() == {"code", "crh", "cs", "en", "pl", "uk"}
+    assert found.keys() == {"chat", "code", "crh", "cs", "en", "pl", "uk"}
     for language, path in found.items():
         verify_table(path)
         assert read_header(path).language == language

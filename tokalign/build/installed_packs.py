@@ -1,7 +1,8 @@
 """Installed packs: the one of a prompt's language is compiled if the model has no dictionary of it.
 
-The language is the one that is named, else that of the prompt, else that of the user's locale; and
-`code`, where the prompt has code or names a language or format of it.
+The language is the one that is named, else that of the prompt, else that of the user's locale;
+`code` joins it, where the prompt has code or names a language or format of it, and `chat`, which
+has what models write in English and code, joins these.
 A pack is compiled by a process of its own, which does not share Python's lock with decoding, and
 can be started from a program that does not guard its main module.
 """
@@ -30,7 +31,7 @@ from tokalign.build.pipeline import build_tables
 from tokalign.errors import TokalignError, shown_path
 from tokalign.storage import make_folder, require_writable
 from tokalign.tables.bundle import Bundle, read_bundle
-from tokalign.tables.dictionary import CODE, Dictionary
+from tokalign.tables.dictionary import CHAT, CODE, Dictionary
 from tokalign.tables.finding import Note, find_tables, no_note, table_folder
 from tokalign.tables.pack import word_probabilities
 from tokalign.tokenizer.tokenizer import Tokenizer
@@ -90,6 +91,8 @@ class InstalledPacks:
             languages = [language_of_prompt(self._target, prompt, self._packs) or _user_language()]
             if is_about_code(self._target, prompt):
                 languages.append(CODE)
+            if not {"en", CODE}.isdisjoint(languages):
+                languages.append(CHAT)
             wanted = self._take(languages)
             if wanted and self._waits:
                 self._add(wanted)
@@ -167,7 +170,7 @@ def _language(words: Sequence[str], packs: Mapping[str, Path]) -> str | None:
     """The language whose pack makes these words most probable, if a pack knows enough of them."""
     best: tuple[float, str] | None = None
     for language, path in packs.items():
-        if language == CODE:
+        if language in (CODE, CHAT):
             continue
         probability = _probabilities(path)
         known = [sum(probability.get(form, 0) for form in _spellings(word)) for word in words]

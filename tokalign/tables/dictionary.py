@@ -16,7 +16,9 @@ SOURCE = "dictionary"
 MAX_CONTEXT = 8
 """The longest context that a dictionary uses, in ids."""
 
-CODE = "code"
+CODE, CHAT = "code", "chat"
+"""What a dictionary of programs is called in the place of a language, and one of chat models'
+answers, which is asked beside any other."""
 
 LANGUAGE = re.compile(r"[A-Za-z0-9_-]{1,64}")
 

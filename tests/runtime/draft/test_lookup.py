@@ -142,9 +142,10 @@ SPELLED = {FENCE: b"```", PYTHON: b"python", NO_CODE: b"text", END: b"\n", SPECI
 TOKENS = [SPELLED.get(token, b" x") for token in range(SIZE)]
 
 
-def asked(text: Sequence[int]) -> list[str]:
+def asked(text: Sequence[int], **others: BackoffTable) -> list[str]:
     """Who is asked after a text: a dictionary of prose, which is right about LEFT, or of code."""
     tables = {"dictionary:en": learned("left"), "dictionary:code": learned("right")}
+    tables |= {f"dictionary:{name}": table for name, table in others.items()}
     sources = dictionary_sources(Dictionaries(tables, TOKENS))
     for size in (len(text) // 2, len(text)):
         states = [source.follow(ids(*text[:size])) for source in sources]
@@ -168,6 +169,14 @@ def test_who_proves_right_is_asked_whatever_the_block_is_called() -> None:
     assert "dictionary:en" in asked([*opened, *LEFT[:40]])
     assert "dictionary:code" in asked([*LEFT[:40], *RIGHT[:20]])
     assert asked([*LEFT[:40], *RIGHT[:60]]) == ["dictionary:code"]
+
+
+def test_answers_of_chat_models_are_asked_beside_the_best_unless_they_are_never_right() -> None:
+    chat = learned("left")
+    assert asked(LEFT[:30], chat=chat) == ["dictionary:en", "dictionary:chat"]
+    opened = [*LEFT[:30], END, FENCE, PYTHON, END]
+    assert asked([*opened, *RIGHT[:20]], chat=chat) == ["dictionary:code", "dictionary:chat"]
+    assert asked([*opened, *RIGHT[:160]], chat=chat) == ["dictionary:code"]
 
 
 # -- the logit store -------------------------------------------------------------------------------

@@ -12,7 +12,15 @@ from numpy.typing import NDArray
 
 from tokalign.runtime.draft.mixing import LEAST_REACHED
 from tokalign.runtime.rounds import Context, Drafter, Proposal
-from tokalign.tables.dictionary import CODE, MAX_CONTEXT, SOURCE, Dictionaries, Dictionary, Ids
+from tokalign.tables.dictionary import (
+    CHAT,
+    CODE,
+    MAX_CONTEXT,
+    SOURCE,
+    Dictionaries,
+    Dictionary,
+    Ids,
+)
 from tokalign.tables.logit_rows import (
     ID_BITS,
     LOG_ODDS,
@@ -64,16 +72,21 @@ class BlockTrust:
 
     It is the one whose first guess was lately right most often, counted in prose and in code apart.
     So a fence changes who is asked at once, and another language within two dozen ids. A second
-    one besides would hold its silence against the best (`lab/results/packs.md`).
+    one besides would hold its silence against the best (`lab/results/packs.md`); but `chat`, which
+    has weights of its own, is asked beside it.
     tokens: the bytes of the target's ids; without them all of a text is one block.
     Cost: one look-up for each emitted id and dictionary, about 8 µs.
     """
 
     def __init__(self, tables: Mapping[str, Dictionary], tokens: Sequence[bytes]) -> None:
         self._tables, self._tokens = list(tables.values()), tokens
-        codes = [name.rpartition(":")[2] == CODE for name in tables]
+        labels = [name.rpartition(":")[2] for name in tables]
+        self._rivals = [place for place, label in enumerate(labels) if label != CHAT]
         self._right = [
-            [_USUAL if code == bool(block) else _UNUSUAL for code in codes]
+            [
+                _USUAL if label == CHAT or (label == CODE) == bool(block) else _UNUSUAL
+                for label in labels
+            ]
             for block in (_PROSE, _CODE)
         ]
         self._seen, self._block = 0, _PROSE
@@ -91,8 +104,10 @@ class BlockTrust:
 
     def asks(self, place: int) -> bool:
         """Whether the dictionary at this place is asked here."""
-        right = self._right[self._block]
-        return right[place] >= max(_LEAST_RIGHT, *right)
+        right, least = self._right[self._block], _LEAST_RIGHT
+        if place in self._rivals:
+            least = max(least, *[right[rival] for rival in self._rivals])
+        return right[place] >= least
 
     def _learn(self, context: Sequence[TargetId], token: TargetId) -> None:
         right = self._right[self._block]

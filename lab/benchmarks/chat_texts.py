@@ -1,0 +1,94 @@
+"""What chat models write, as the text of the pack `chat`.
+
+    python -m lab.benchmarks.chat_texts prompts [--number 6000] > PROMPTS
+    python -m lab.benchmarks.chat_texts write FOLDER PROMPTS OUTPUT.jsonl
+
+A prompt is a template of `lab/prompts/chat/` with a topic; none is among those of `free/`. `write`
+has the model of a folder answer them with Transformers, at T = 0.7, in bfloat16, in batches of 96.
+It goes on after the answers that OUTPUT has. The text depends on the processor's last bits.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import click
+
+PROMPTS = Path(__file__).resolve().parents[1] / "prompts" / "chat"
+_LANGUAGES = [*4 * ["Python"], *2 * ["JavaScript"]]
+_LANGUAGES += ["TypeScript", "Java", "C++", "C", "Go", "Rust", "C#", "PHP", "Ruby", "Kotlin"]
+_LANGUAGES += ["Swift", "Bash"]
+_AT_ONCE, _LENGTH = 96, 256
+
+
+def prompts(number: int) -> list[str]:
+    """So many different prompts, of all kinds in turn. Equal numbers give equal prompts."""
+    shuffling, kinds = random.Random(0), list[list[str]]()
+    for kind in ("explaining", "general", "code", "records", "setups"):
+        templates, topics = (PROMPTS / f"{kind}.txt").read_text("utf-8").split("\n\n")
+        languages = sorted(_LANGUAGES) if kind == "code" else [""]
+        kinds.append(
+            [
+                template.format(topic=topic, language=language)
+                for topic in topics.splitlines()
+                for language in dict.fromkeys(languages)
+                for template in templates.splitlines()
+                for _ in range(languages.count(language))
+            ]
+        )
+    for of in kinds:
+        shuffling.shuffle(of)
+    rounds = zip(*(of * -(-number // len(of)) for of in kinds), strict=False)
+    return [*dict.fromkeys(one for group in rounds for one in group)][:number]
+
+
+@click.group()
+def benchmark() -> None:
+    """Texts for the pack of chat models' answers."""
+
+
+@benchmark.command("prompts")
+@click.option("--number", type=click.IntRange(1), default=6000, show_default=True)
+def print_prompts(number: int) -> None:
+    """Print the prompts, one a line."""
+    click.echo("\n".join(prompts(number)))
+
+
+@benchmark.command()
+@click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.argument("lines", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.argument("output", type=click.Path(path_type=Path))
+def write(folder: Path, lines: Path, output: Path) -> None:
+    """Have the model of FOLDER answer LINES."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).eval()
+    asked = lines.read_text("utf-8").splitlines()
+    done = len(output.read_text("utf-8").splitlines()) if output.exists() else 0
+    for begin in range(done, len(asked), _AT_ONCE):
+        some = asked[begin : begin + _AT_ONCE]
+        rendered = [
+            tokenizer.apply_chat_template(
+                [{"role": "user", "content": line}], tokenize=False, add_generation_prompt=True
+            )
+            for line in some
+        ]
+        read = tokenizer(rendered, return_tensors="pt", padding=True, add_special_tokens=False)
+        torch.manual_seed(begin)
+        with torch.inference_mode():
+            ids = model.generate(
+                **read, do_sample=True, temperature=0.7, top_k=0, top_p=1.0, max_new_tokens=_LENGTH
+            )
+        texts = tokenizer.batch_decode(
+            ids[:, read["input_ids"].shape[1] :], skip_special_tokens=True
+        )
+        with output.open("a", encoding="utf-8") as file:
+            file.writelines(json.dumps({"text": text}) + "\n" for text in texts)
+
+
+if __name__ == "__main__":
+    benchmark()
