@@ -31,7 +31,7 @@ PACKS: dict[str, tuple[str, ...]] = {
     "code": ("--dictionary-bytes", "4200000"),
 }
 """The packs that are counted from packages, with options of their building. `pl` and `crh` are
-counted from corpora of their own."""
+counted from corpora of their own, `chat` from what models wrote (`chat_texts.py`)."""
 
 TOGETHER = "en", "code"
 """Packs whose texts are made in one run, since both count the READMEs of programs."""

@@ -213,10 +213,7 @@ def test_a_prompt_about_code_also_compiles_what_chat_models_write(
     monkeypatch.setattr("tokalign.tables.finding.shipped", lambda _: tables / "none")
     for language in ("code", "chat"):
         write_pack(packed, tables, language)
-    told: list[str] = []
-    drafting = choose_drafting(
-        tokenizer, None, DraftingOptions(method="dictionary"), note=told.append
-    )
+    drafting = choose_drafting(tokenizer, None, DraftingOptions(method="dictionary"))
     assert drafting.for_prompt(tokenizer.encode("12 + 30 = ?")).dictionary is None
     found = drafting.for_prompt(tokenizer.encode("Python?")).dictionary
     assert isinstance(found, Dictionaries)

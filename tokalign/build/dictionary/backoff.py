@@ -111,8 +111,8 @@ def number_predictions(ids: IdArray, probabilities: Floats) -> NumberedPredictio
         odds = np.clip(np.log(likely) - np.log1p(-likely), _LEAST_ODDS, _MOST_ODDS)
     place = (odds - _LEAST_ODDS) / (_MOST_ODDS - _LEAST_ODDS)
     level = np.minimum((place * _MOST_BINS).astype(np.int64), _MOST_BINS - 1)
-    joined = _joined(ids.astype(np.int64), level, odds)
-    keys = ids.astype(np.int64) * _MOST_BINS + (level >> joined[ids])
+    wide = ids.astype(np.int64)
+    keys = wide * _MOST_BINS + (level >> _joined(wide, level, odds)[wide])
     occurrences = np.bincount(keys)
     pairs = np.flatnonzero(occurrences)
     counts = occurrences[pairs]
