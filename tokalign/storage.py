@@ -227,6 +227,16 @@ def require_writable(path: Path, *, parents: bool = False, remedy: str = _REMEDY
             raise unwritable(path, OSError(number, os.strerror(number)), remedy)
 
 
+def is_replaceable(path: Path, mark: str) -> bool:
+    """Whether a file may be written here: there is none, or one with this mark of its kind."""
+    try:
+        with open_regular(path) as file:
+            begin = file.read(1 << 12)
+    except OSError as error:  # what is no file is refused where it would be written
+        return error.errno != errno.EACCES
+    return not begin or mark.encode() in begin
+
+
 def unwritable(path: Path, error: OSError, remedy: str = _REMEDY) -> TokalignError:
     """Why a path cannot be written: OutputError for the disk, else UsageError. remedy: besides
     making room."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import nullcontext
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from tokalign.cli.conflicts import TABLE, Rule, flag_of
 from tokalign.cli.output import flags
 from tokalign.errors import UsageError
 from tokalign.installation import install_line
+from tokalign.runtime.options import CacheOptions
 from tokalign.storage import POLISH, sample_text
 
 PARAMETERS = [
@@ -30,7 +33,7 @@ PARAMETERS = [
     Option("--tables", "What.", int, hidden=True),
     Option("--loud/--silent", "With noise.", default=False),
     Option("--alone", "A condition on no option of these.", int),
-    Option("--page", "A page.", FilePath(".html")),
+    Option("--page", "A page.", FilePath(".html", mark="made by a program")),
     click.Argument(["files"], nargs=-1, metavar="[FILE]..."),
 ]
 RULES = (
@@ -106,7 +109,48 @@ def test_a_file_of_another_kind_is_never_overwritten(tmp_path: Path) -> None:
     result = run("--page", str(tmp_path / "run.json"))
     assert result.exit_code == 2
     assert "does not end in .html" in result.stderr
-    assert run("--page", str(tmp_path / "run.html")).exit_code == 0
+    page = tmp_path / "run.html"
+    assert run("--page", str(page)).exit_code == 0
+    page.write_text("<h1>of someone</h1>")
+    result = run("--page", str(page))
+    assert result.exit_code == 2
+    assert "give another name" in result.stderr
+    page.write_text("<!-- made by a program --> later")
+    assert run("--page", str(page)).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "calibrate --output FILE.json",
+        "calibrate --html FILE.html",
+        "bench --publish FILE.json",
+        "bench --html FILE.html",
+        "check --html FILE.html",
+        "decode -p x --html FILE.html",
+    ],
+)
+def test_no_command_replaces_a_file_that_it_did_not_write(line: str, tmp_path: Path) -> None:
+    words = line.replace("FILE", str(tmp_path / "config")).split()
+    (file := Path(words[-1])).write_text('{"of": "someone"}')
+    ended = tokalign(*words, "--target", DEMO / "target")
+    assert (ended.code, "give another name" in ended.err) == (2, True)
+    assert file.read_text() == '{"of": "someone"}'
+
+
+@pytest.mark.parametrize("bits", range(10))
+def test_a_number_of_bits_is_taken_by_the_command_line_and_by_python_alike(bits: int) -> None:
+    """mlx quantizes to these."""
+    mx = pytest.importorskip("mlx.core")
+    taken = bits in (1, 2, 3, 4, 5, 6, 8)
+    for take in (
+        lambda: mx.quantize(mx.zeros((1, 64)), bits=bits),
+        partial(CacheOptions, kv_bits=bits),
+    ):
+        with nullcontext() if taken else pytest.raises(ValueError, match=r"6 and 8|6, 8|1 to 8"):
+            take()
+    ended = tokalign(*DECODE.split(), "--kv-bits", bits)
+    assert (f"'{bits}' is not one of" in ended.err) != taken
 
 
 NOWHERE = str(DEMO / "target")  # each line fails before a model is loaded

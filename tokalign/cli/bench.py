@@ -96,7 +96,11 @@ OPTIONS = (
     LANGUAGE,
     ALIGNMENT,
     HTML,
-    Option("--publish", "Also write a report for docs/machines.md.", FilePath(".json")),
+    Option(
+        "--publish",
+        "Also write a report for docs/machines.md.",
+        FilePath(".json", mark="tokalign bench"),
+    ),
     click.Argument(["files"], nargs=-1, type=PATH, metavar="[FILE]..."),
 )
 

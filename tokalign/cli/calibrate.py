@@ -26,7 +26,11 @@ _OPTIONS = (
     TARGET,
     DRAFT,
     DRAFTER,
-    Option("--output", "Write the curve here, not to the cache.", FilePath(".json")),
+    Option(
+        "--output",
+        "Write the curve here, not to the cache.",
+        FilePath(".json", mark="tokalign-cost-curve"),
+    ),
     flag("--refresh", "Measure again, even if nothing has changed."),
     Option("--budget", "Seconds after which measuring ends.", FiniteRange(min=1), 30.0),
     DTYPE,

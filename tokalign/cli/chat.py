@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -106,6 +107,7 @@ class ChatSession:
         settings = AnswerSettings(sampling=sampling, max_tokens=max_tokens, markdown=markdown)
         self._use(model, decoder, settings)
         self._dialogue = Dialogue(system=options.system_prompt)
+        self._files = set[Path]()  # that this chat saved or loaded, and may replace
         self._begun = ""  # what the next entry begins with
         self._retries = 0
         self._last: dict[str, Any] | None = None  # figures of the last answer
@@ -170,12 +172,16 @@ class ChatSession:
                 path = as_path(entry.argument)
                 if path.suffix != ".json":
                     raise UsageError(f"{entry.argument} does not end in .json; give another name")
+                if path.exists() and path.absolute() not in self._files:
+                    raise UsageError(f"{entry.argument} is there already; give another name")
                 write_file(path, self._dialogue.to_json())
+                self._files.add(path.absolute())
                 note(f"{len(self._dialogue.messages)} messages -> {entry.argument}")
             case "load":
                 path = as_path(entry.argument)
                 text = read_text_file(path, str(path), "give a file that /save wrote")
                 self._dialogue = Dialogue.from_json(text, name=str(path))
+                self._files.add(path.absolute())
                 note(f"{len(self._dialogue.messages)} messages from {entry.argument}")
                 if self._dialogue.awaits_answer:
                     note("the last one has no answer yet; /retry asks for it")

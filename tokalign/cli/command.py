@@ -23,18 +23,18 @@ from tokalign.cli.conflicts import flag_of, refuse_idle
 from tokalign.cli.output import flags
 from tokalign.errors import UsageError, is_text, shown
 from tokalign.names.aliases import aliases, check_name
-from tokalign.storage import parse_json
+from tokalign.storage import is_replaceable, parse_json
 
 _EMPTY = "it is empty; give a name or a path."
 
 
 class FilePath(click.Path):
     """click's type of a path, as `pathlib.Path`. kind: the ending that a file to write must have.
-    shown: what the help calls it."""
+    mark: what its first lines hold, else it is of another kind. shown: what the help calls it."""
 
-    def __init__(self, kind: str = "", *, shown: str = "FILE") -> None:
+    def __init__(self, kind: str = "", *, mark: str = "", shown: str = "FILE") -> None:
         super().__init__(path_type=Path)
-        self.kind, self._shown = kind, shown + kind
+        self.kind, self._mark, self._shown = kind, mark, shown + kind
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
         return self._shown
@@ -46,6 +46,9 @@ class FilePath(click.Path):
         if self.kind and path.suffix != self.kind:
             name = shown(str(path))
             self.fail(f"{name} does not end in {self.kind}; give another name.", param, ctx)
+        if self.kind and not is_replaceable(path, self._mark):
+            name = shown(str(path))
+            self.fail(f"{name} is there, with other content; give another name.", param, ctx)
         return path
 
 
@@ -203,9 +206,7 @@ class Command(click.Command):
 
     def __init__(self, *given: Any, **attributes: Any) -> None:
         super().__init__(*given, **attributes)
-        self.params += [JSON, QUIET]
-        if any(isinstance(param, click.Option) and param.hidden for param in self.params):
-            self.params.append(HELP_ALL)
+        self.params += [JSON, QUIET, HELP_ALL]
 
     def invoke(self, ctx: click.Context) -> Any:
         """Raises: UsageError for an option without effect."""

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tokalign.cli.command import FILE, MAX_TOKENS, TEXT, Command, FilePath, Option, Words, rare
+from tokalign.cli.command import FILE, MAX_TOKENS, TEXT, Command, Option, Words, rare
 from tokalign.cli.generation import Printer, PromptOptions, as_text, legend, load
-from tokalign.cli.options import COLOR, GENERATION
+from tokalign.cli.options import COLOR, GENERATION, PAGE
 from tokalign.cli.output import (
     flags,
     note,
@@ -38,7 +38,7 @@ _OPTIONS = (
     Option("-m --max-tokens", "Most tokens to generate; -1: as many as fit.", MAX_TOKENS, "256"),
     *GENERATION,
     Option("--json-schema", "Have the output be JSON of this schema.", FILE),
-    Option("--html", "Also write a page of how each token came about.", FilePath(".html")),
+    Option("--html", "Also write a page of how each token came about.", PAGE),
     COLOR,
     rare(
         "--verbose",

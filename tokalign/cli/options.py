@@ -143,5 +143,6 @@ FIELD = rare(
     default="text",
 )
 LIMIT = Option("--limit", "Only the first N texts.", AT_LEAST_1)
-HTML = Option("--html", "Also write a page with plots.", FilePath(".html"))
+PAGE = FilePath(".html", mark='content="tokalign"')
+HTML = Option("--html", "Also write a page with plots.", PAGE)
 COLOR = Option("--color/--no-color", "Colour each token by how it came about.", default=False)
