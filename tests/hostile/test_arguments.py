@@ -79,7 +79,7 @@ BOTH: dict[str, list[Any]] = {
     "logits_processors": [5, "x", [5], [None]],
     "prompt_cache": [5, "x", {}, [None] * 4],
     "prefill_step_size": [None, "512", 0, -1, 512.0, True],
-    "kv_bits": ["4", 0, 9, 4.0, True],
+    "kv_bits": ["4", 0, 7, 9, 4.0, True],
     "kv_group_size": [None, "64", 0, -64],
     "quantized_kv_start": [None, -1, 0.5],
     "stream": [5, "gpu"],

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tokalign.errors import (
     MissingAssetError,
     UsageError,
+    require,
     require_integer,
     require_text,
     require_texts,
@@ -186,7 +187,11 @@ class DraftingOptions:
         several=True,
     )
     language: str | Sequence[str] | None = declared(
-        None, "Dictionaries to look for, such as pl,en. Default: all.", takes="CODES", several=True
+        None,
+        "Use only these dictionaries, such as en,code. Default: all, and the packs that fit the "
+        "prompt.",
+        takes="CODES",
+        several=True,
     )
     alignment: FilePath | None = declared(
         None, "An .alignment.tok file. Default: the one that is found.", takes="FILE", rare=True
@@ -252,10 +257,9 @@ class CacheOptions:
     )
     kv_bits: int | None = declared(
         None,
-        "Quantize the KV cache to this many bits: 2, 3, 4, 6 or 8.",
+        "Quantize the KV cache to this many bits: 1 to 6, or 8.",
         takes="N",
-        among=("2", "3", "4", "6", "8"),
-        reads=int,
+        among=(1, 2, 3, 4, 5, 6, 8),
         least=1,
         most=8,
         rare=True,
@@ -314,6 +318,10 @@ def _check(option: Field[Any], given: Any) -> None:
         return
     elif "least" in facts:
         require_integer(name, given, least=facts["least"], most=facts.get("most"))
+        known = facts.get("among", (given,))
+        require(
+            given in known, f"{name} has to be one of {', '.join(map(str, known))}, not {{}}", given
+        )
     elif isinstance(option.default, bool):
         if not isinstance(given, bool):
             raise UsageError(f"{name} has to be True or False, not {shown(given)}")
