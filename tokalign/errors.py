@@ -174,8 +174,10 @@ def shown(value: object) -> str:
 
 
 def in_one_line(error: Exception) -> str:
-    """What an error of a library says; mlx names every weight that a file lacks, one a line."""
-    return shorten(str(error), 300, placeholder=" …")
+    """What an error of a library says; mlx names every weight that a file lacks, one a line, and
+    every type that a function takes."""
+    text = str(error).partition(" The following argument types")[0] or type(error).__name__
+    return shorten(text, 300, placeholder=" …")
 
 
 def require(fits: bool, message: str, value: object = None) -> None:

@@ -122,3 +122,6 @@ def test_a_configuration_without_sizes_is_refused(tmp_path: Any) -> None:
     (tmp_path / "config.json").write_text("{}", "utf-8")
     with pytest.raises(BundleError, match="num_attention_heads"):
         ModelShape.from_folder(tmp_path)
+    (tmp_path / "config.json").write_text('{"num_attention_heads": 0, "hidden_size": 8}', "utf-8")
+    with pytest.raises(BundleError, match="division"):
+        ModelShape.from_folder(tmp_path)

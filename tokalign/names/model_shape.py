@@ -83,7 +83,7 @@ class ModelShape:
             return cls.from_config(
                 parse_json((folder / "config.json").read_bytes()), weights_bytes(folder)
             )
-        except (KeyError, ValueError) as error:
+        except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError) as error:
             raise BundleError(
                 f"{folder / 'config.json'} does not tell {error}, which an estimate needs; "
                 "train without --dry-run"

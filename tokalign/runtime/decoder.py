@@ -307,8 +307,8 @@ def ends_of(
 def stop_ids(tokenizer: Tokenizer[Id], config: Mapping[str, Any]) -> frozenset[Id]:
     """The ids that end an output: those of the tokenizer and of the model's configuration."""
     ends = config.get("eos_token_id")
-    configured = ends if isinstance(ends, list) else [] if ends is None else [ends]
-    return cast("frozenset[Id]", tokenizer.vocabulary.roles.eos | frozenset(configured))
+    configured = {end for end in (ends if isinstance(ends, list) else [ends]) if type(end) is int}
+    return cast("frozenset[Id]", tokenizer.vocabulary.roles.eos | configured)
 
 
 def tokens_that_stop(tokenizer: Tokenizer[Id], names: Sequence[str]) -> frozenset[Id]:

@@ -60,7 +60,16 @@ def test_its_weights_are_no_two_times_the_same() -> None:
     assert len(values) > 10
 
 
-@pytest.mark.parametrize("config", [{}, {"model_type": "no-such"}, {"model_type": "llama"}])
+@pytest.mark.parametrize(
+    "config",
+    [
+        {},
+        {"model_type": "no-such"},
+        {"model_type": "llama"},
+        read_config(DEMO / "target") | {"hidden_size": 0},
+        read_config(DEMO / "target") | {"quantization": {"bits": "x", "group_size": 64}},
+    ],
+)
 def test_a_configuration_that_mlx_lm_has_no_model_for_is_refused(config: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="calibrate --target"):
         model_of_shape(config)

@@ -122,6 +122,13 @@ def test_what_fuse_and_convert_write_loads(
         ("config.json", {"hidden_size": "x"}, "operand"),
         ("config.json", {"layer_types": ["full_attention"] * 99}, "Missing 8"),
         ("config.json", {"quantization": {"bits": 4}}, "group_size"),
+        ("config.json", {"hidden_size": 0}, "division by zero"),
+        ("config.json", {"vocab_size": 0}, "AssertionError"),
+        ("config.json", {"rope_theta": "10000"}, "(rope(): incompatible function arguments.)"),
+        ("config.json", {"rope_theta": None}, "Neither base nor freqs"),
+        ("config.json", {"rope_theta": -1}, "its logits tell nothing"),
+        ("config.json", {"rope_theta": float("nan")}, "its logits tell nothing"),
+        ("config.json", {"rms_norm_eps": float("inf")}, "its logits tell nothing"),
         ("model.safetensors", "half a file", "load_safetensors"),
     ],
 )

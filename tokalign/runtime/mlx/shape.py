@@ -15,7 +15,8 @@ import mlx.nn as nn
 from mlx.utils import tree_flatten, tree_unflatten
 from mlx_lm.utils import _get_classes
 
-from tokalign.errors import UsageError
+from tokalign.errors import UsageError, in_one_line
+from tokalign.runtime.mlx.weights import MODEL_ERRORS
 
 _SCALE = 0.02  # of random weights, as models are initialized; larger ones overflow float16
 _CHUNK = 1 << 28
@@ -32,14 +33,14 @@ def model_of_shape(config: Mapping[str, Any], *, dtype: str | None = None) -> An
     try:
         model_class, arguments = _get_classes(dict(config))
         model = model_class(arguments.from_dict(dict(config)))
-    except (KeyError, TypeError, ValueError) as error:
+        model.set_dtype(getattr(mx, dtype or _number_format(config)))
+        if quantization := config.get("quantization"):
+            _quantize(model, quantization)
+    except MODEL_ERRORS as error:
         raise UsageError(
-            f"mlx-lm makes no model of this configuration ({error}); measure a model that is here: "
-            "tokalign calibrate --target FOLDER"
+            f"mlx-lm makes no model of this configuration ({in_one_line(error)}); measure a "
+            "model that is here: tokalign calibrate --target FOLDER"
         ) from error
-    model.set_dtype(getattr(mx, dtype or _number_format(config)))
-    if quantization := config.get("quantization"):
-        _quantize(model, quantization)
     model.eval()
     return model
 

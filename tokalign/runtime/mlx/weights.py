@@ -19,6 +19,7 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten
 from mlx_lm.generate import wired_limit
+from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.models.rope_utils import DynamicNTKScalingRoPE
 from mlx_lm.utils import load_config, load_model, load_tokenizer
 
@@ -26,6 +27,12 @@ from tokalign.errors import IncompatibleError, MissingAssetError, UsageError, in
 from tokalign.runtime.cost import Machine
 from tokalign.runtime.rounds import UNBOUNDED
 from tokalign.storage import appearing
+
+MODEL_ERRORS = (
+    *(OSError, ValueError, RuntimeError, LookupError, TypeError, AttributeError),
+    *(ArithmeticError, AssertionError),
+)
+"""What mlx-lm raises for settings and weights that are missing, damaged or garbled."""
 
 _QUANTIZED = (nn.QuantizedLinear, nn.QuantizedEmbedding)
 
@@ -58,7 +65,17 @@ def load_weights(
     if dtype is not None:
         model.set_dtype(getattr(mx, dtype))
     mx.eval(model.state)  # what is still lazy can be computed in this thread only
+    with _loading(folder):
+        _require_logits(model)
     return model, config
+
+
+def _require_logits(model: Any) -> None:
+    """Damaged settings, such as those of rotary embeddings, are used in a pass only. Raises:
+    ValueError for logits that are NaN or all the same; what the pass raises."""
+    logits = model(mx.array([[0, 0]]), cache=make_prompt_cache(model))
+    if not logits.min() < logits.max():
+        raise ValueError("its logits tell nothing: config.json or the weights are damaged")
 
 
 @contextmanager
@@ -66,7 +83,7 @@ def _loading(folder: Path) -> Iterator[None]:
     """Raises: MissingAssetError for what mlx-lm finds missing, damaged or garbled."""
     try:
         yield
-    except (OSError, ValueError, RuntimeError, LookupError, TypeError, AttributeError) as error:
+    except MODEL_ERRORS as error:
         raise MissingAssetError(
             f"{folder} holds no model that mlx-lm can load ({in_one_line(error)}); fetch it again, "
             "or convert it with: mlx_lm.convert --hf-path REPOSITORY --mlx-path FOLDER"
@@ -292,6 +309,6 @@ def _argument(model: Any, name: str) -> int | None:
         nested = getattr(holder, "text_config", None)
         value = getattr(holder, name, None) or getattr(nested, name, None)
         value = value or (nested.get(name) if isinstance(nested, dict) else None)
-        if isinstance(value, int):
+        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
             return value
     return None
