@@ -209,6 +209,51 @@ def test_a_templates_own_complaint_is_told() -> None:
         rendered(Template(complain), [ASK], {})  # type: ignore[arg-type]
 
 
+def functions(*messages: dict[str, Any]) -> list[dict[str, Any]]:
+    return [call["function"] for one in messages for call in one.get("tool_calls", ())]
+
+
+def only_calls(messages: list[dict[str, Any]]) -> str:
+    """As DeepSeek V3: the calls of a message without content, whose arguments are a text."""
+    texts = [one["content"] for one in messages if one["content"] is not None]
+    calls = functions(*(one for one in messages if one["content"] is None))
+    return "|".join(texts + [each["name"] + each["arguments"] for each in calls])
+
+
+def texts_of_calls(messages: list[dict[str, Any]]) -> str:
+    """As DeepSeek V3.1 and V3.2: arguments are a text."""
+    try:
+        return free(messages) + "".join(
+            each["name"] + str(json.loads(each["arguments"])) for each in functions(*messages)
+        )
+    except TypeError as error:
+        raise UsageError(str(error)) from error
+
+
+def objects(messages: list[dict[str, Any]]) -> str:
+    """As most: the members of an object."""
+    calls = functions(*messages)
+    return free(messages) + "".join(each["name"] + str({**each["arguments"]}) for each in calls)
+
+
+@pytest.mark.parametrize("write", [only_calls, texts_of_calls, objects])
+@pytest.mark.parametrize("said", [None, "", "Sprawdzam."])
+def test_calls_are_written_in_the_form_that_the_template_takes(
+    write: Any, said: str | None
+) -> None:
+    call = {"id": "a", "function": {"name": "pogoda", "arguments": '{"x": "Łódź"}'}}
+    turn = {"role": "assistant", "content": said, "tool_calls": [call]}
+    history = template_messages([ASK, turn, TOOL, ASK])
+    text = rendered(Template(write), history, {})  # type: ignore[arg-type]
+    assert all(part in text for part in ("pogoda", "Łódź", said or "", TOOL["content"]))
+
+
+def test_a_template_without_calls_gets_the_messages_as_they_are() -> None:
+    call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    turn = {"role": "assistant", "content": None, "tool_calls": [call]}
+    assert rendered(Template(free), template_messages([ASK, turn]), {}).endswith("<assistant>")  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("text", ['{"a": "\\ud800"}', '{"a": NaN}', '{"a": 1e999}'])
 def test_arguments_that_no_prompt_can_hold_stay_text(text: str) -> None:
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": text}}

@@ -57,7 +57,33 @@ def tool_of(kind: Any) -> Tool:
     return tool("f", create_model("f", x=(kind, ...)).model_json_schema())
 
 
+class Marked:
+    """mlx-lm's tokenizer of a template that it has no parser for."""
+
+    tool_parser = None
+
+    def __init__(self, template: str | None, *tokens: str) -> None:
+        self.chat_template, self._tokens = template, dict.fromkeys(tokens, 1)
+
+    def get_added_vocab(self) -> dict[str, int]:
+        return self._tokens
+
+
+BEGIN = "<｜tool▁calls▁begin｜>"
+OURS = {
+    "deepseek_v3": Marked(BEGIN + "\n```json\n"),
+    "deepseek_v31": Marked(None, BEGIN),
+    "deepseek_v32": Marked(None, BEGIN, "｜DSML｜"),
+}
+"""Formats that mlx-lm has no parser for."""
+
+
 def form_of(name: str) -> ToolFormat:
+    if name in OURS:
+        form = ToolFormat.of(OURS[name])
+        assert form is not None
+        assert form.parser == name
+        return form
     module = import_module(f"mlx_lm.tool_parsers.{name}")
     return ToolFormat(name, module.tool_call_start, module.tool_call_end)
 
@@ -71,7 +97,7 @@ def accepts(grammar: Grammar, text: str) -> bool:
     """Whether a text matches a grammar from its beginning to its end."""
     tokenizer = target()
     stops = tokenizer.vocabulary.roles.eos
-    return grammars.accepts(grammar, tokenizer, stops, tokenizer.encode_parts([text])[0])
+    return grammars.accepts(grammar, tokenizer, stops, tokenizer.encoder.encode(text.encode()))
 
 
 def read(form: ToolFormat, text: str, tools: list[Tool]) -> list[tuple[str, Any]]:
@@ -108,10 +134,15 @@ TAGGED = {
 """A call in each format whose arguments are texts between tags."""
 WRITTEN_ONLY = {
     "muse_spark": '\n<atem:invoke name="f">\n<atem:parameter name="x">{}</atem:parameter>\n'
-    "</atem:invoke>\n"
+    "</atem:invoke>\n",
+    "deepseek_v32": '\n<｜DSML｜invoke name="f">\n<｜DSML｜parameter name="x" string="true">{}'
+    "</｜DSML｜parameter>\n</｜DSML｜invoke>\n",
 }
 """Such a format that has no grammar."""
+CALL, SEP, END = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
 AS_JSON = {
+    "deepseek_v3": f"{CALL}function{SEP}f\n```json\n{{}}\n```{END}",
+    "deepseek_v31": f"{CALL}f{SEP}{{}}{END}",
     "json_tools": '\n{{"name": "f", "arguments": {}}}\n',
     "glm47": '\n{{"name": "f", "arguments": {}}}\n',
     "longcat": '\n{{"name": "f", "arguments": {}}}\n',
@@ -270,6 +301,15 @@ def test_a_parameter_has_a_value_whatever_is_written(text: str) -> None:
 # -- formats ---------------------------------------------------------------------------------------
 
 SEVERAL = {
+    "deepseek_v3": [
+        f'{CALL}function{SEP}f\n```json\n{{"x": 1}}\n```{END}\n'
+        f"{CALL}function{SEP}g\n```json\n{{}}\n```{END}"
+    ],
+    "deepseek_v31": [f'{CALL}f{SEP}{{"x": 1}}{END}{CALL}g{SEP}{{}}{END}'],
+    "deepseek_v32": [
+        '<｜DSML｜invoke name="f">\n<｜DSML｜parameter name="x" string="false">1'
+        '</｜DSML｜parameter>\n</｜DSML｜invoke>\n<｜DSML｜invoke name="g">\n</｜DSML｜invoke>'
+    ],
     "json_tools": ['{"name": "f", "arguments": {"x": 1}}\n{"arguments": {}, "name": "g"}'],
     "glm47": ["f\n<arg_key>x</arg_key>\n<arg_value>1</arg_value>\n</tool_call>\n<tool_call>g"],
     "longcat": ['{"name": "f", "arguments": {"x": 1}}</longcat_tool_call><longcat_tool_call>g'],
@@ -369,12 +409,17 @@ def test_ids_are_those_that_every_template_takes() -> None:
 
 
 def test_the_format_of_gpt_oss_is_known_by_its_tokens() -> None:
-    class OfGptOss:
-        tool_parser = None
-
-        def get_added_vocab(self) -> dict[str, int]:
-            return dict.fromkeys(("<|start|>", "<|channel|>", "<|message|>", "<|call|>"), 1)
-
-    form = ToolFormat.of(OfGptOss())
+    form = ToolFormat.of(Marked(None, "<|start|>", "<|channel|>", "<|message|>", "<|call|>"))
     assert form is not None
     assert form.parser == HARMONY
+
+
+def test_the_type_of_an_argument_is_what_the_call_says_or_else_its_schema() -> None:
+    form, asked = form_of("deepseek_v32"), [tool_of(int | str)]
+    call = WRITTEN_ONLY["deepseek_v32"]
+    for written, value in ((call, "5"), (call.replace("true", "false"), 5)):
+        text = form.begin + written.format("5") + form.end
+        assert read(form, text, asked) == [("f", {"x": value})]
+    newer = ToolFormat.of(Marked("<｜DSML｜tool_calls>"))
+    assert newer is not None
+    assert newer.begin == "<｜DSML｜tool_calls>"

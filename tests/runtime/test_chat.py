@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 from places import DEMO
 
+from tokalign.conversation.history import template_messages
+from tokalign.conversation.rendering import rendered
 from tokalign.errors import UsageError
 from tokalign.runtime.chat import (
     ChatTemplate,
@@ -106,6 +109,31 @@ def test_a_conversation_is_rendered_by_the_program_that_the_folder_names(tmp_pat
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
     with pytest.raises(UsageError, match=r"chat_template_type os\.path"):
         find_template(tmp_path)
+
+
+def test_a_template_sees_that_a_content_is_none(tmp_path: Path) -> None:
+    """Without which DeepSeek V3's writes no calls."""
+    template = "{% for m in messages %}{{ m.name if m.content is none else m.content }}{% endfor %}"
+    messages = [{"role": "user", "content": "a"}, {"role": "tool", "name": "b", "content": None}]
+    assert template_of(write_config(tmp_path, template)).render(messages) == "ab"
+
+
+REAL = Path(os.environ.get("TOKALIGN_REAL_MODELS", "/nowhere"), "tokenizers", "deepseek_v3")
+
+
+def test_calls_are_in_the_prompts_of_every_deepseek(tmp_path: Path) -> None:
+    call = {"id": "a", "function": {"name": "pogoda", "arguments": '{"miasto": "Łódź"}'}}
+    turn = {"role": "assistant", "content": "Tak.", "tool_calls": [call]}
+    result = {"role": "tool", "tool_call_id": "a", "content": "7"}
+    history = template_messages([{"role": "user", "content": "?"}, turn, result])
+    (tmp_path / "tokenizer_config.json").write_text('{"chat_template_type": "deepseek_v32"}')
+    text = rendered(template_of(tmp_path), history, {"enable_thinking": True})
+    assert 'invoke name="pogoda"' in text
+    assert 'string="true">Łódź<' in text
+    if REAL.is_dir():
+        text = rendered(template_of(REAL), history, {})
+        assert 'pogoda\n```json\n{"miasto": "Łódź"}' in text
+        assert "Tak." in text
 
 
 def assert_prompts_are_those_of_transformers(folder: Path) -> None:

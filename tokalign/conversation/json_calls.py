@@ -182,3 +182,27 @@ def kimi_calls(source: Incoming, end: str, _tools: Tools) -> Calls:
         yield from json_arguments(source, Named(match[1], name))
         yield from source.space()
         yield from source.expect("<|tool_call_end|>", or_end=True)
+
+
+def deepseek_calls(source: Incoming, end: str, _tools: Tools) -> Calls:
+    """`function<｜tool▁sep｜>name` and arguments in a fence, or `name<｜tool▁sep｜>{...}`."""
+    begin = "<｜tool▁call▁begin｜>"
+    while True:
+        yield from source.space()
+        if (yield from source.expect(begin, end, or_end=True)) != begin:
+            return
+        yield from source.space()
+        name = yield from source.take(NAME)
+        yield from source.expect("<｜tool▁sep｜>")
+        if is_fenced := (yield from source.peek()) != "{":
+            name = yield from source.take(NAME)
+            yield from source.space()
+            yield from source.expect("```json")
+        if not name:
+            raise UnreadableError
+        yield from json_arguments(source, Named(name))
+        yield from source.space()
+        if is_fenced:
+            yield from source.expect("```", or_end=True)
+        yield from source.space()
+        yield from source.expect("<｜tool▁call▁end｜>", or_end=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from tokalign.conversation.incoming import json_inside
@@ -19,12 +21,14 @@ def rendered(
     """The text of a conversation, as the template writes it.
 
     Many templates want the speakers to alternate, after one system message. If one refuses the
-    messages as they are, or leaves one out, neighbours of one role are merged.
+    messages as they are, or leaves one out, neighbours of one role are merged. Calls are in the
+    form that the template writes whole.
     Raises: UsageError with the template's own complaint, and for a message that it leaves out.
     """
+    write_calls = _form_of_calls(template) if any("tool_calls" in m for m in messages) else list
 
     def write(messages: Sequence[Message]) -> str:
-        return template.render(messages, **variables)
+        return template.render(write_calls(messages), **variables)
 
     complaint: UsageError | None = None
     together = merged(messages)
@@ -77,3 +81,71 @@ def merged(messages: Iterable[Message]) -> list[Message]:
         if calls := [*before.get("tool_calls", ()), *message.get("tool_calls", ())]:
             together[-1]["tool_calls"] = calls
     return together
+
+
+# -- calls -----------------------------------------------------------------------------------------
+
+Form = Callable[[Sequence[Message]], list[Message]]
+
+
+@lru_cache(maxsize=8)
+def _form_of_calls(template: ChatTemplate) -> Form:
+    """The first form of messages in which a template writes calls, alone and after a text; as they
+    are if there is none."""
+    for form in (list, _as_json, _apart):
+        try:
+            text = template.render(form(_TRIAL))
+        except UsageError:
+            continue
+        if all(
+            call["function"]["name"] in text for m in _TRIAL for call in m.get("tool_calls", ())
+        ):
+            return form
+    return list
+
+
+def _as_json(messages: Sequence[Message]) -> list[Message]:
+    """With arguments as a text in JSON, and no content where it is empty."""
+    return [
+        {**message, "content": message["content"] or None, "tool_calls": _calls_as_json(message)}
+        if "tool_calls" in message
+        else message
+        for message in messages
+    ]
+
+
+def _calls_as_json(message: Message) -> list[Message]:
+    functions = [call["function"] for call in message["tool_calls"]]
+    texts = [json.dumps(function["arguments"], ensure_ascii=False) for function in functions]
+    return [
+        {"type": "function", **call, "function": {**call["function"], "arguments": text}}
+        for call, text in zip(message["tool_calls"], texts, strict=True)
+    ]
+
+
+def _apart(messages: Sequence[Message]) -> list[Message]:
+    """As `_as_json`, and calls are a message of their own after the text."""
+
+    def parts(message: Message) -> Iterator[Message]:
+        said = {name: value for name, value in message.items() if name != "tool_calls"}
+        if "tool_calls" not in message or message["content"]:
+            yield said
+        if "tool_calls" in message:
+            yield {**message, "content": ""}
+
+    return _as_json([part for message in messages for part in parts(message)])
+
+
+def _trial_call(said: str, name: str) -> list[Message]:
+    """A call after a text, and its result."""
+    function = {"name": name, "arguments": {"a": "b"}}
+    call = {"id": "123456789", "type": "function", "function": function}
+    turn = {"role": "assistant", "content": said, "tool_calls": [call]}
+    return [turn, {"role": "tool", "tool_call_id": call["id"], "content": "c"}]
+
+
+_TRIAL: list[Message] = [
+    {"role": "user", "content": "d"},
+    *_trial_call("", "firstcall"),
+    *_trial_call("e", "othercall"),
+]

@@ -29,6 +29,7 @@ from tokalign.conversation.json_calls import (
     Named,
     Tools,
     close_calls,
+    deepseek_calls,
     json_calls,
     kimi_calls,
     mistral_calls,
@@ -61,6 +62,7 @@ class Tags(NamedTuple):
 
     name, key: before and after the names of a tool and of an argument. value: after an argument's
     value. tail: at the end of a call, if that is not the mark that ends all. pad: around a value.
+    has_types: whether the first mark after an argument's name is followed by whether it is a text.
     """
 
     name: tuple[str, str]
@@ -68,6 +70,7 @@ class Tags(NamedTuple):
     value: str
     tail: str = ""
     pad: str = ""
+    has_types: bool = False
 
 
 QWEN_CODER = Tags(
@@ -79,6 +82,13 @@ MUSE = Tags(
     ('<atem:parameter name="', '">'),
     "</atem:parameter>",
     "</atem:invoke>",
+)
+DSML = Tags(
+    ('<｜DSML｜invoke name="', '">'),
+    ('<｜DSML｜parameter name="', '" string="', '">'),
+    "</｜DSML｜parameter>",
+    "</｜DSML｜invoke>",
+    has_types=True,
 )
 GLM = Tags(("", ""), ("<arg_key>", "</arg_key>", "<arg_value>"), "</arg_value>")
 LONGCAT = Tags(
@@ -123,6 +133,8 @@ def _tagged_arguments(
             yield Ended()
             return
         key = (yield from source.until(closing[0])).strip()
+        is_text = tags.has_types and (yield from source.expect("true", "false")) == "true"
+        parameter = _TEXT if is_text else known.get(key, Parameter.ANYTHING)
         for tag in closing[1:]:
             yield from source.space()
             yield from source.expect(tag)
@@ -130,7 +142,10 @@ def _tagged_arguments(
             yield from source.expect(tags.pad)
         yield f"{before or '{'}{json.dumps(key, ensure_ascii=False)}: "
         before = ", "
-        yield from _tagged_value(tags, source, known.get(key, Parameter.ANYTHING))
+        yield from _tagged_value(tags, source, parameter)
+
+
+_TEXT = Parameter([{"type": "string"}], {})
 
 
 def _tagged_value(tags: Tags, source: Incoming, parameter: Parameter) -> Reading[None]:
@@ -219,6 +234,9 @@ def _whole(parser: str, source: Incoming, end: str, tools: Tools) -> Calls:
 
 
 READERS: Mapping[str, Callable[[Incoming, str, Tools], Calls]] = {
+    "deepseek_v3": deepseek_calls,
+    "deepseek_v31": deepseek_calls,
+    "deepseek_v32": partial(_tagged, DSML),
     "function_gemma": partial(_gemma, "<escape>"),
     "gemma4": partial(_gemma, '<|"|>'),
     "glm47": partial(_tagged, GLM),

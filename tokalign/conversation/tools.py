@@ -13,6 +13,7 @@ from string import ascii_letters, digits
 from typing import Any, NamedTuple
 
 from tokalign.conversation.tool_calls import (
+    DSML,
     GLM,
     LONGCAT,
     MINIMAX,
@@ -95,7 +96,19 @@ class ToolFormat(NamedTuple):
             name = parser.__module__.rpartition(".")[2]
             return cls(name, tokenizer.tool_call_start, tokenizer.tool_call_end or "")
         marks = ("<|start|>", "<|channel|>", "<|message|>", "<|call|>")
-        return cls(HARMONY, "", "") if set(marks) <= set(tokenizer.get_added_vocab()) else None
+        tokens, template = set(tokenizer.get_added_vocab()), str(tokenizer.chat_template)
+        if set(marks) <= tokens:
+            return cls(HARMONY, "", "")
+        if "｜DSML｜" in template or "｜DSML｜" in tokens:
+            calls = (
+                "｜DSML｜tool_calls>"
+                if "｜DSML｜tool_calls>" in template
+                else "｜DSML｜function_calls>"
+            )
+            return cls("deepseek_v32", f"<{calls}", f"</{calls}")
+        if DEEPSEEK.begin in template or DEEPSEEK.begin in tokens:
+            return DEEPSEEK if "```json" in template else DEEPSEEK._replace(parser="deepseek_v31")
+        return None
 
     @property
     def is_known(self) -> bool:
@@ -113,11 +126,19 @@ class ToolFormat(NamedTuple):
         return self.parser == "mistral"
 
 
+DEEPSEEK = ToolFormat("deepseek_v3", "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>")
+"""That of DeepSeek V3 and R1, which fence arguments; V3.1 does not."""
+
+
 def _marks_of(tags: Tags) -> tuple[str, ...]:
     return (*tags.name, *tags.key, tags.value, tags.tail)
 
 
+_DEEPSEEK_MARKS = ("<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>")
 _INNER_MARKS: Mapping[str, tuple[str, ...]] = {
+    "deepseek_v3": _DEEPSEEK_MARKS,
+    "deepseek_v31": _DEEPSEEK_MARKS,
+    "deepseek_v32": _marks_of(DSML),
     "function_gemma": ("<escape>",),
     "gemma4": ('<|"|>',),
     "glm47": _marks_of(GLM),
@@ -211,6 +232,15 @@ def _kimi_call(writer: _Writer, function: Mapping[str, Any]) -> str:
     return writer.call(writer.text(name), _arguments(function), writer.text("<|tool_call_end|>"))
 
 
+def _deepseek_call(before: str, after: str, writer: _Writer, function: Mapping[str, Any]) -> str:
+    """before, after: around the name."""
+    name = f"<｜tool▁call▁begin｜>{before}{function['name']}{after}"
+    end = "\n```" if "```" in after else ""
+    return writer.call(
+        writer.text(name), _arguments(function), writer.text(f"{end}<｜tool▁call▁end｜>")
+    )
+
+
 def _harmony_call(writer: _Writer, function: Mapping[str, Any]) -> str:
     """A thought may come first. The end of the answer is that of the call."""
     name = f"commentary to=functions.{function['name']} <|constrain|>json<|message|>"
@@ -257,6 +287,8 @@ def _glm_call(tags: Tags, writer: _Writer, function: Mapping[str, Any]) -> str:
 
 _LARK: Mapping[str, Callable[[_Writer, Mapping[str, Any]], str]] = {
     HARMONY: _harmony_call,
+    "deepseek_v3": partial(_deepseek_call, "function<｜tool▁sep｜>", "\n```json\n"),
+    "deepseek_v31": partial(_deepseek_call, "", "<｜tool▁sep｜>"),
     "glm47": partial(_glm_call, GLM),
     "json_tools": _json_call,
     "kimi_k2": _kimi_call,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from tokalign.errors import UsageError
 from tokalign.runtime.translation.base import Pair
@@ -57,13 +57,13 @@ class Prompt:
 
 
 class ChatTemplate:
-    """The chat template of a model's folder, rendered by transformers' `apply_chat_template`.
+    """The chat template of a model's folder, rendered by transformers.
     program: mlx-lm's own function of the same arguments, in place of a template (DeepSeek V3.2)."""
 
     def __init__(
         self, tokenizer: PreTrainedTokenizer, program: Callable[..., str] | None = None
     ) -> None:
-        self._render = program or partial(tokenizer.apply_chat_template, tokenize=False)
+        self._render = program or partial(_rendered, tokenizer)
 
     def render(self, messages: Sequence[Message], /, **variables: object) -> str:
         """The text of a conversation, up to where the assistant's answer begins or goes on.
@@ -86,6 +86,17 @@ class ChatTemplate:
                 "the model's chat template cannot render this conversation "
                 f"({_one_line(error)}); {_REMEDY}"
             ) from error
+
+
+def _rendered(tokenizer: PreTrainedTokenizer, messages: list[Message], **variables: Any) -> str:
+    """As `apply_chat_template`, which drops the content that is None: older templates of DeepSeek
+    write the calls of no other message."""
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    template = tokenizer.get_chat_template(tools=variables.get("tools"))
+    variables = {**tokenizer.special_tokens_map, **variables}
+    (text,), _ = render_jinja_template([messages], chat_template=template, **variables)
+    return str(text)
 
 
 @lru_cache(maxsize=8)
