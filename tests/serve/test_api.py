@@ -222,6 +222,55 @@ def test_chat_template_variables(tmp_path: Path) -> None:
     assert more.usage.prompt_tokens > own.usage.prompt_tokens
 
 
+_THINKING = (
+    "{% if reasoning_effort == 'max' %}{{ raise_exception('unknown') }}{% endif %}"
+    "<|im_start|>user\n{{ messages[0].content }}{{ reasoning_effort }} {{ enable_thinking }} "
+    "{{ thinking }}<|im_end|>\n{{ '<|im_start|>assistant\\n' }}"
+)
+
+
+def test_templates_are_told_how_much_to_think(tmp_path: Path) -> None:
+    folder = echo_folder(tmp_path / "echo")
+    given = {"chat_template": _THINKING, "chat_template_args": {"reasoning_effort": "low"}}
+    with serving(Settings(model=str(folder), trust_remote_code=True, **given)) as server:
+
+        def answer(path: str, **more: Any) -> tuple[str, Any]:
+            body = {"messages": [{"role": "user", "content": "a "}], "max_tokens": 90, **more}
+            read = request(server, "POST", path, body).json
+            text = read["choices"][0]["message"] if "choices" in read else read["content"][0]
+            return text.get("content") or text["text"], read.get("tokalign")
+
+        chat, messages = "/v1/chat/completions", "/v1/messages"
+        assert answer(chat) == ("a low False ", None)
+        assert answer(chat, reasoning_effort="high") == ("a high True True", None)
+        assert answer(chat, reasoning_effort="none") == ("a none False False", None)
+        own = {"enable_thinking": False, "thinking": 5}
+        told = answer(chat, reasoning_effort="high", chat_template_kwargs=own)
+        assert told == ("a high False 5", None)
+        refused = {"not_enforced": ["reasoning_effort"]}
+        assert answer(chat, reasoning_effort="max") == ("a low False ", refused)
+        effort = {"output_config": {"effort": "medium"}}
+        assert answer(messages, **effort) == ("a medium True True", None)
+        adaptive = {"thinking": {"type": "adaptive"}}
+        assert answer(messages, **adaptive) == ("a low True True", None)
+        disabled = {"thinking": {"type": "disabled"}}
+        assert answer(messages, **disabled, **effort) == ("a medium False False", None)
+        response = openai(server).responses.create(
+            model="default_model", input="a ", reasoning={"effort": "low"}
+        )
+        assert response.output_text == "a low True True"
+        wrong = {"messages": [{"role": "user", "content": "a"}], "reasoning_effort": 5}
+        assert (
+            request(server, "POST", chat, wrong).json["error"]["message"].startswith("reasoning_")
+        )
+
+
+def test_an_effort_that_a_template_does_not_read_is_told(echo: Server) -> None:
+    told = ask(echo, "sól", reasoning_effort="low").model_dump()
+    assert told["tokalign"] == {"not_enforced": ["reasoning_effort"]}
+    assert "tokalign" not in ask(echo, "sól").model_dump()
+
+
 TOOLS = [{"type": "function", "function": WEATHER}]
 
 

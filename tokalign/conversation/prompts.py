@@ -38,11 +38,22 @@ _MARK = re.compile(r"<[|｜].*[|｜]>|<(fim|file|repo)\w*>|\[(PREFIX|SUFFIX|MIDD
 
 class Beginning(NamedTuple):
     """A prompt, and the kind of block that it leaves open. marks: numbers of the target's ids that
-    other conversations begin with, and whether any chat may be one of them."""
+    other conversations begin with, and whether any chat may be one of them. ignores_effort: whether
+    the template cannot say how much to think."""
 
     prompt: Prompt
     marks: Mapping[int, bool] = {}
     opens_in: Literal["text", "thought"] = "text"
+    ignores_effort: bool = False
+
+
+def effort_variables(effort: str | None) -> dict[str, Any]:
+    """Variables by which templates are told how much to think. effort: in OpenAI's words, of which
+    "none" is one."""
+    if effort is None:
+        return {}
+    thinks = effort != "none"
+    return {"reasoning_effort": effort, "enable_thinking": thinks, "thinking": thinks}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,17 +77,29 @@ class Prompts:
         self,
         messages: Sequence[Message],
         variables: Mapping[str, Any],
+        effort: Mapping[str, Any],
         check: Callable[[str], None],
     ) -> Beginning:
-        """The prompt of a conversation. check: is given its text before that is encoded. Raises: as
-        `rendered`, and as `check` does."""
+        """The prompt of a conversation. effort: variables for a template that reads them and takes
+        their values. check: is given its text before that is encoded. Raises: as `rendered`, and as
+        `check` does."""
         if self.form.calls is not None and self.form.calls.has_short_ids:
             messages = with_call_ids(messages)
         if self.template is None:
             text = plain_text(messages)
             check(text)
-            return Beginning(Prompt(target=encode_prompt(self.tokenizer, text)))
-        text = rendered(self.template, messages, with_thinking(self.tokenizer, variables))
+            prompt = Prompt(target=encode_prompt(self.tokenizer, text))
+            return Beginning(prompt, ignores_effort=bool(effort))
+        plain = variables
+        named = {name: value for name, value in effort.items() if self.template.names(name)}
+        variables = {**variables, **named}
+        try:
+            text = rendered(self.template, messages, with_thinking(self.tokenizer, variables))
+        except UsageError:
+            if not named:
+                raise
+            named, variables = {}, plain
+            text = rendered(self.template, messages, with_thinking(self.tokenizer, variables))
         check(text)
         ids = self.tokenizer.encode(text, specials=True)
         marks: dict[int, bool] = {}
@@ -93,7 +116,9 @@ class Prompts:
         theirs = None
         if self.draft is not None and messages[-1].get("role") != "assistant":
             theirs = _encoded(*self.draft, messages, variables)
-        return Beginning(Prompt(target=ids, draft=theirs), marks, "thought" if opens else "text")
+        opens_in: Literal["text", "thought"] = "thought" if opens else "text"
+        prompt = Prompt(target=ids, draft=theirs)
+        return Beginning(prompt, marks, opens_in, ignores_effort=bool(effort) and not named)
 
     def of_text(
         self, given: str | Sequence[int], suffix: str, size: int, check: Callable[[str], None]

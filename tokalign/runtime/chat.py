@@ -6,6 +6,7 @@ for. Our own tokenizer encodes the text, so that a prompt's ids stand for exactl
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
@@ -64,6 +65,11 @@ class ChatTemplate:
         self, tokenizer: PreTrainedTokenizer, program: Callable[..., str] | None = None
     ) -> None:
         self._render = program or partial(_rendered, tokenizer)
+        self._text = "enable_thinking" if program else str(tokenizer.chat_template)
+
+    def names(self, variable: str) -> bool:
+        """Whether the template reads a variable, as far as its text tells."""
+        return re.search(rf"\b{variable}\b", self._text) is not None
 
     def render(self, messages: Sequence[Message], /, **variables: object) -> str:
         """The text of a conversation, up to where the assistant's answer begins or goes on.

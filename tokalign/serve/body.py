@@ -16,6 +16,7 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from tokalign.conversation.history import template_messages
+from tokalign.conversation.prompts import effort_variables
 from tokalign.conversation.tools import function_of
 from tokalign.errors import UsageError, require
 from tokalign.runtime.chat import RESERVED
@@ -88,6 +89,7 @@ class Common(Struct, kw_only=True):
     top_logprobs: Logprobs = 0
     stop: Texts = []
     chat_template_kwargs: Object = {}
+    reasoning_effort: str | None = None
     prediction: Any = None
     tokalign: Extra = msgspec.field(default_factory=Extra)
     response_format: Any = None
@@ -111,6 +113,11 @@ class Common(Struct, kw_only=True):
         """The most tokens of an answer; -1 for no limit, None where the request says nothing."""
         return self.max_tokens
 
+    @property
+    def _effort(self) -> Object:
+        """Variables of the template that say how much to think."""
+        return effort_variables(self.reasoning_effort)
+
     def _request(self, settings: Settings, api_key: str, **more: Any) -> ApiRequest:
         if self.best_of is not None and self.best_of != self.n:
             raise _unserved("best_of", "every answer that is made is returned; give n")
@@ -124,12 +131,14 @@ class Common(Struct, kw_only=True):
         fits = limit is None or limit > 0 or limit == -1
         require(fits, "max_tokens has to be at least 1, or -1 for no limit, not {}", limit)
         penalties = {name: getattr(self, name) for name in _PENALTIES}
+        own = self.chat_template_kwargs
         return ApiRequest(
             models=ModelNames(self.model, self.draft_model, self.adapters),
             sampling=self._sampling(settings),
             logit_bias=self.logit_bias,
             penalties={**penalties, "repetition_penalty": max(0.0, self.repetition_penalty)},
-            template_variables={**settings.chat_template_args, **self.chat_template_kwargs},
+            template_variables={**settings.chat_template_args, **own},
+            effort={name: value for name, value in self._effort.items() if name not in own},
             stop_texts=_stop_texts(self.stop),
             max_tokens=None if limit == -1 else limit,
             num_draft_tokens=settings.drafting.num_draft_tokens if drafts is UNSET else drafts,

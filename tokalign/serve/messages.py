@@ -42,14 +42,20 @@ class MessagesBody(Common, kw_only=True):
     thinking: Object = {}
     output_config: Object = {}
 
+    @property
+    def _effort(self) -> Object:
+        if "type" not in self.thinking:
+            return super()._effort
+        enabled = self.thinking["type"] != "disabled"
+        return super()._effort | {"enable_thinking": enabled, "thinking": enabled}
+
     def requests(self, settings: Settings, api_key: str) -> list[ApiRequest]:
         messages = of_messages(self.system, self.messages)
         if messages[-1].get("role") == "assistant":
             raise UsageError("messages has to end with the user's: no given answer is continued")
         self.stop, self.n = self.stop_sequences, 1
-        if "type" in self.thinking:
-            enabled = self.thinking["type"] != "disabled"
-            self.chat_template_kwargs = {"enable_thinking": enabled, **self.chat_template_kwargs}
+        if isinstance(effort := self.output_config.get("effort"), str):
+            self.reasoning_effort = effort
         match self.output_config:
             case {"format": {"type": kind, "schema": schema}}:
                 json_schema = {"schema": schema, "strict": True}

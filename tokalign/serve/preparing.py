@@ -107,7 +107,7 @@ def prepare(loaded: Loaded, job: Job) -> None:
         beginning = loaded.prompts.of_text(request.prompt, request.suffix, size, check)
     else:
         variables = {**request.template_variables, "tools": [*request.tools] or None}
-        beginning = loaded.prompts.of_chat(request.messages, variables, check)
+        beginning = loaded.prompts.of_chat(request.messages, variables, request.effort, check)
     job.tokenizer, job.prompt, job.opens_in = target.tokenizer, beginning.prompt, beginning.opens_in
     job.ids = ids = list(job.prompt.target)
     require(bool(ids), "the prompt is empty")
@@ -131,6 +131,8 @@ def prepare(loaded: Loaded, job: Job) -> None:
     job.max_tokens = room if request.max_tokens is None else min(room, request.max_tokens)
     if (grammar := _grammar(target.tokenizer, request, job.form)) is not None:
         job.constraint, job.not_enforced = decoder.constrain(grammar, ids), grammar.ignored
+    if beginning.ignores_effort and "reasoning_effort" in request.effort:
+        job.not_enforced += ("reasoning_effort",)
     if request.prediction:
         job.prediction = predicted(target.tokenizer, ids, request.prediction, room)
 

@@ -28,8 +28,9 @@ class ModelNames:
 class ApiRequest:
     """One answer to one prompt.
 
-    messages: of a chat, which its template renders with `tools` and `template_variables`; None for
-    a completion, whose prompt is a text or ids. suffix: what a completion has to end before.
+    messages: of a chat, which its template renders with `tools`, `template_variables` and, where it
+    takes them, the variables of `effort`; None for a completion, whose prompt is a text or ids.
+    suffix: what a completion has to end before.
     sampling: without what depends on the model. logit_bias, penalties: arguments of mlx-lm's
     `make_logits_processors`. max_tokens: None for as many as the context holds.
     num_draft_tokens: as in `DraftingOptions`. top_logprobs: alternatives given for each token.
@@ -42,6 +43,7 @@ class ApiRequest:
     messages: Sequence[dict[str, Any]] | None = None
     tools: Sequence[Mapping[str, Any]] = ()
     template_variables: Mapping[str, Any] = field(default_factory=dict)
+    effort: Mapping[str, Any] = field(default_factory=dict)
     prompt: str | list[int] = ""
     suffix: str = ""
     models: ModelNames = field(default_factory=ModelNames)

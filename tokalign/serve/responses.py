@@ -72,6 +72,9 @@ class ResponsesBody(Common, kw_only=True):
                 raise Refusal(400, f"{name} is not served: {remedy}", code=code)
         if isinstance(form := self.text.get("format"), dict):
             self.response_format = {**form, "json_schema": form}
+        match self.reasoning:
+            case {"effort": str(effort)}:
+                self.reasoning_effort = effort
         self.n, self.logprobs = 1, _LOGPROBS in self.include
         return self._chat(
             settings,
