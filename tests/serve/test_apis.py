@@ -267,11 +267,13 @@ def test_models_that_may_be_named_are_listed(monkeypatch: pytest.MonkeyPatch) ->
 _NAMES = (
     "role content type text name id call_id input output arguments tool_use_id thinking function "
     "input_schema parameters format schema system messages instructions tools tool_choice include "
-    "output_config stop_sequences max_output_tokens n chat_template_kwargs"
+    "output_config stop_sequences max_output_tokens n chat_template_kwargs "
+    "results error status reasoning_effort effort"
 )
 _WORDS = (
     "user assistant system developer text input_text tool_use tool_result thinking reasoning "
-    "message function function_call function_call_output tool any auto json_schema custom"
+    "message function function_call function_call_output tool any auto json_schema custom "
+    "shell_call mcp_call shell_call_output"
 )
 
 
@@ -329,6 +331,115 @@ def test_what_the_assistant_said_and_called_is_one_message() -> None:
     for api, body in bodies:
         (asked,) = read(json.dumps(body).encode(), api.form).requests(Settings(), "")
         assert asked.messages == expected
+
+
+def messages_of(*items: dict[str, Any]) -> list[dict[str, Any]]:
+    body = json.dumps({"input": [*items, {"role": "user", "content": "?"}]}).encode()
+    (asked,) = read(body, Responses.form).requests(Settings(), "")
+    assert asked.messages is not None
+    *history, question = asked.messages
+    assert question == {"role": "user", "content": "?"}
+    return history
+
+
+PATCH = {"type": "update_file", "path": "a.py", "diff": "+ł"}
+SCREEN = {"type": "computer_screenshot", "image_url": "data:image/png;base64,iVBORw0="}
+LEFT_OUT = "[A part of type {} was left out here: this model reads only text.]"
+HOSTED: list[tuple[dict[str, Any], tuple[str, Any] | None, str | None]] = [
+    ({"type": "web_search_call", "action": {"type": "search", "query": "a"}}, None, None),
+    ({"type": "file_search_call", "queries": ["a"], "results": None}, None, None),
+    ({"type": "mcp_list_tools", "server_label": "s", "tools": []}, None, None),
+    ({"type": "mcp_approval_request", "server_label": "s", "name": "f"}, None, None),
+    ({"type": "mcp_approval_response", "approve": True}, None, None),
+    (
+        {"type": "file_search_call", "queries": ["a"], "results": [{"text": "Łódź"}]},
+        ("file_search", {"queries": ["a"]}),
+        '[{"text": "Łódź"}]',
+    ),
+    (
+        {"type": "mcp_call", "server_label": "s", "name": "f", "arguments": "{}", "output": "7"},
+        ("f", {}),
+        "7",
+    ),
+    (
+        {"type": "code_interpreter_call", "code": "1", "outputs": [{"type": "logs", "logs": "1"}]},
+        ("code_interpreter", {"code": "1"}),
+        '[{"type": "logs", "logs": "1"}]',
+    ),
+    (
+        {"type": "custom_tool_call", "call_id": "c", "name": "f", "input": "ł"},
+        ("f", {"input": "ł"}),
+        None,
+    ),
+    ({"type": "custom_tool_call_output", "call_id": "c", "output": "ł"}, None, "ł"),
+    (
+        {"type": "shell_call", "call_id": "c", "action": {"commands": ["ls"]}},
+        ("shell", {"action": {"commands": ["ls"]}}),
+        None,
+    ),
+    (
+        {"type": "shell_call_output", "call_id": "c", "output": [{"stdout": "a"}]},
+        None,
+        '[{"stdout": "a"}]',
+    ),
+    ({"type": "local_shell_call_output", "id": "c", "output": "a"}, None, "a"),
+    (
+        {"type": "apply_patch_call", "call_id": "c", "operation": PATCH},
+        ("apply_patch", {"operation": PATCH}),
+        None,
+    ),
+    ({"type": "apply_patch_call_output", "call_id": "c", "status": "completed"}, None, "completed"),
+    (
+        {"type": "computer_call", "call_id": "c", "action": {"type": "wait"}},
+        ("computer", {"action": {"type": "wait"}}),
+        None,
+    ),
+    (
+        {"type": "computer_call_output", "call_id": "c", "output": SCREEN},
+        None,
+        LEFT_OUT.format("computer_screenshot"),
+    ),
+]
+"""Items of OpenAI's tools, with the call and the result that are read of each."""
+
+
+@pytest.mark.parametrize(("item", "call", "result"), HOSTED)
+def test_items_of_hosted_tools_are_calls_and_results(
+    item: dict[str, Any], call: tuple[str, Any] | None, result: str | None
+) -> None:
+    item = {"id": "c", "status": "completed", **item}
+    history = messages_of(item)
+    called = [one["function"] for turn in history for one in turn.get("tool_calls", ())]
+    assert [(one["name"], one["arguments"]) for one in called] == ([call] if call else [])
+    returned = [turn for turn in history if turn["role"] == "tool"]
+    assert [turn["content"] for turn in returned] == ([result] if result else [])
+    assert all(turn["tool_call_id"] == "c" for turn in returned)
+
+
+def test_an_item_that_says_nothing_parts_no_message() -> None:
+    said = [{"role": "assistant", "content": text} for text in ("a", "b")]
+    search = {"id": "c", "type": "web_search_call", "status": "completed"}
+    assert messages_of(said[0], search, said[1]) == [{"role": "assistant", "content": "ab"}]
+    (turn,) = messages_of({"id": "c", "type": "image_generation_call", "result": "iVBORw0="})
+    assert turn["content"] == LEFT_OUT.format("image_generation_call")
+
+
+@pytest.mark.parametrize(
+    ("item", "remedy"),
+    [
+        ({"type": "item_reference", "id": "msg_1"}, "send the items themselves"),
+        ({"id": "msg_1"}, "send the items themselves"),
+        ({"type": "compaction", "id": "c", "encrypted_content": "x"}, "send the items themselves"),
+        ({"type": "additional_tools", "role": "developer", "tools": []}, "leave it out"),
+        ({"type": "program", "code": "1"}, "leave it out"),
+        ({"type": "function_call", "name": "f"}, "all of its fields"),
+    ],
+)
+def test_an_item_that_cannot_be_read_is_refused_with_a_remedy(
+    item: dict[str, Any], remedy: str
+) -> None:
+    with pytest.raises(TokalignError, match=rf"input\[0\].*{remedy}"):
+        messages_of(item)
 
 
 FORM = AnswerForm(("<think>", "</think>"), ToolFormat("json_tools", "<tool_call>", "</tool_call>"))

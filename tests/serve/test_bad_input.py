@@ -133,7 +133,7 @@ RESPONSE_FIELDS: list[tuple[str, Any, str]] = [
     ("conversation", "conv_1", "send the whole input"),
     ("background", True, "background"),
     ("input", None, "input is missing"),
-    ("input", [{"type": "computer_call"}], "input[0]"),
+    ("input", [{"type": "item_reference", "id": "a"}], "input[0]"),
     ("input", [IMAGE], "text"),
     ("input", [{"role": "user", "content": 5}], "content"),
     ("tools", [{"type": "function"}], "tools[0]"),

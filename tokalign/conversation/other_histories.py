@@ -13,6 +13,23 @@ _BILLING = "x-anthropic-billing-header:"
 """Begins a text that Claude Code puts first: it is no instruction, and another one every time, so
 that no context could be kept."""
 
+_SILENT = ("mcp_list_tools", "mcp_approval_request", "mcp_approval_response")
+"""Items that say nothing to a model."""
+
+_STORED = ("item_reference", "message", "compaction")
+"""Items that may only refer to what OpenAI has."""
+
+_RESULTS = ("output", "results", "outputs", "error")
+"""Where a call that OpenAI has run has what it returned."""
+
+_NO_ARGUMENTS = (*_RESULTS, "type", "id", "call_id", "name", "status", "caller", "server_label")
+"""Fields of such a call that are no arguments."""
+
+_PARTS = (
+    *("text", "input_text", "output_text"),
+    *("input_image", "input_file", "computer_screenshot"),
+)
+
 
 def of_messages(system: str | Sequence[Any], messages: Sequence[Message]) -> list[Message]:
     """Those of Anthropic. system: a text, or blocks of text. Raises: UsageError."""
@@ -58,42 +75,87 @@ def of_items(instructions: str | None, given: str | Sequence[Message]) -> Iterat
     turn: Message = {}
     items = [{"role": "user", "content": given}] if isinstance(given, str) else given
     for index, item in enumerate(items):
-        message = _of_item(index, item)
-        if message["role"] != "assistant":
-            if turn:
-                yield turn
-            turn = {}
-            yield message
-            continue
-        turn = turn or {"role": message.pop("role"), "content": []}
-        for name, value in message.items():
-            if name == "content":
-                turn["content"] += value if isinstance(value, list) else [value or ""]
-            elif name != "role":
-                turn[name] = turn[name] + value if name in turn else value
+        for message in _of_item(index, item):
+            if message["role"] != "assistant":
+                if turn:
+                    yield turn
+                turn = {}
+                yield message
+                continue
+            turn = turn or {"role": message.pop("role"), "content": []}
+            for name, value in message.items():
+                if name == "content":
+                    turn["content"] += value if isinstance(value, list) else [value or ""]
+                elif name != "role":
+                    turn[name] = turn[name] + value if name in turn else value
     if turn:
         yield turn
 
 
-def _of_item(index: int, item: Message) -> Message:
+def _of_item(index: int, item: Message) -> Iterator[Message]:
+    """The messages of an item: what OpenAI has run is a call and its result."""
+    kind = str(item.get("type") or "message")
     match item:
-        case {"role": str(role)}:
-            return {"role": role, "content": item.get("content")}
+        case {"role": str(role)} if kind == "message":
+            yield {"role": role, "content": item.get("content")}
         case {"type": "function_call", "call_id": str(name), "name": str(), "arguments": str()}:
-            call = _call(name, item["name"], item["arguments"])
-            return {"role": "assistant", "tool_calls": [call]}
+            yield _calling(_call(name, item["name"], item["arguments"]))
         case {"type": "function_call_output", "call_id": str(name), "output": output}:
-            return _result(name, output)
+            yield _result(name, output)
         case {"type": "reasoning"}:
             content = item.get("content") or []
             parts = content if isinstance(content, list) else [{"text": content}]
             texts = [part.get("text") for part in parts if isinstance(part, dict)]
             thought = "".join(text for text in texts if isinstance(text, str))
-            return {"role": "assistant", "reasoning_content": thought}
-    raise UsageError(
-        f"input[{index}] has to be a message, a function_call, a function_call_output or a "
-        f"reasoning item, with all of its fields, not {shown(item.get('type'))}"
-    )
+            yield {"role": "assistant", "reasoning_content": thought}
+        case {"type": "image_generation_call"}:
+            yield {"role": "assistant", "content": [{"type": kind}]}
+        case _ if kind.endswith("_call") and kind != "function_call":
+            yield from _of_hosted_call(item, kind)
+        case _ if kind.endswith("_call_output") and kind != "function_call_output":
+            yield _result(_id_of(item), _returned(item.get("output", item.get("status"))))
+        case {"id": str()} if kind in _STORED:
+            raise UsageError(
+                f"input[{index}] refers to what is stored elsewhere, and nothing is stored here: "
+                "send the items themselves"
+            )
+        case _ if kind not in _SILENT:
+            raise UsageError(
+                f"input[{index}] has to be a message, a reasoning item, or a call of a tool or its "
+                f"output, with all of its fields, not {shown(kind)}; leave it out"
+            )
+
+
+def _of_hosted_call(item: Message, kind: str) -> Iterator[Message]:
+    """A call of a tool that is no function, and its result, if the item has one. One of OpenAI's
+    without any, such as a search, is passed over: what it found is in the answer."""
+    results = [item[name] for name in _RESULTS if item.get(name)]
+    if not results and "call_id" not in item:
+        return
+    arguments = item.get("arguments")
+    if not isinstance(arguments, str):
+        given = {name: value for name, value in item.items() if name not in _NO_ARGUMENTS}
+        arguments = json.dumps(given, ensure_ascii=False)
+    function = str(item.get("name") or kind.removesuffix("_call"))
+    yield _calling(_call(_id_of(item), function, arguments))
+    if results:
+        yield _result(_id_of(item), _returned(results[0]))
+
+
+def _id_of(item: Message) -> str:
+    return str(item.get("call_id") or item.get("id"))
+
+
+def _returned(output: object) -> object:
+    """What a tool returned as a content: a text, parts, or anything else in JSON."""
+    parts = output if isinstance(output, list) else [output]
+    if all(isinstance(part, dict) and part.get("type") in _PARTS for part in parts):
+        return parts
+    return output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
+
+
+def _calling(call: Message) -> Message:
+    return {"role": "assistant", "tool_calls": [call]}
 
 
 def _call(name: str, function: str, arguments: str) -> Message:
