@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.eagle3 import Eagle3Drafter, load_eagle3
-from tokalign.runtime.mlx.published_drafter import among_all, by_head, places_of
+from tokalign.runtime.mlx.published_drafter import among_all, by_head
 from tokalign.runtime.mlx.recurrent_drafter import TargetEnds
 from tokalign.runtime.mlx.weights import read_config
 from tokalign.runtime.rounds import Array
@@ -129,7 +129,7 @@ class EagleLearner(DrafterLearner):
     def logits(self, states: Array, ids: Array = None) -> Array:
         known, size = self._known, self._ends.vocabulary_size
         logits = self.module.normed(states) @ self._ends.head_rows(known if ids is None else ids).T
-        return among_all(logits, places_of(known, size)) if ids is None else logits
+        return among_all(logits, known, size) if ids is None else logits
 
     def weights(self) -> dict[str, Array]:
         ids, ends = self._known, self._ends
@@ -139,5 +139,5 @@ class EagleLearner(DrafterLearner):
         weights.setdefault("embed_tokens.weight", halved(ends.embed(mx.arange(size))))
         if len(ids) == size:
             return weights
-        knows = places_of(ids, size) < len(ids)
+        knows = mx.isfinite(among_all(mx.zeros(len(ids)), ids, size))
         return weights | {"d2t": ids.astype(mx.int64) - mx.arange(len(ids)), "t2d": knows}

@@ -13,6 +13,7 @@ from collections.abc import Callable
 import mlx.core as mx
 import mlx.nn as nn
 
+from tokalign.runtime.mlx.published_drafter import among_all
 from tokalign.runtime.rounds import Array
 from tokalign.tables.dflash_config import DFlashConfig
 
@@ -77,9 +78,7 @@ class CandidateSelector(nn.Module):  # type: ignore[misc]
         context = self.predecessor_codebook[before] * self.hidden_projection(hidden)[:, None]
         links = context @ self.successor_codebook[candidates].swapaxes(1, 2)
         scores = mx.take_along_axis(logits, candidates, axis=-1)[:, None] + links
-        shape = (*before.shape, logits.shape[-1])
-        among = mx.broadcast_to(candidates[:, None], scores.shape)
-        return mx.put_along_axis(mx.full(shape, -mx.inf, scores.dtype), among, scores, axis=-1)
+        return among_all(scores, candidates[:, None], logits.shape[-1])
 
 
 class ConfidenceHead(nn.Module):  # type: ignore[misc]

@@ -20,7 +20,7 @@ from mlx_lm.models.gemma4_text import DecoderLayer, ModelArgs
 
 from tokalign.errors import BundleError, IncompatibleError
 from tokalign.runtime.mlx.beam_search import BeamSession, State
-from tokalign.runtime.mlx.published_drafter import fill, read_weights
+from tokalign.runtime.mlx.published_drafter import among_all, fill, read_weights
 from tokalign.runtime.mlx.recurrent_drafter import TargetEnds
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.taps import KeptRows, state_rows
@@ -51,8 +51,7 @@ class OrderedHead(nn.Module):  # type: ignore[misc]
         best = mx.argpartition(-self.centroids(x), self._looked_at - 1)[:, : self._looked_at]
         ids = self.token_ordering.reshape(self._count, -1)[best].reshape(len(x), -1)
         logits = (embedding(ids) @ x[:, :, None]).squeeze(-1)
-        others = mx.full((len(x), self.token_ordering.size), -mx.inf, logits.dtype)
-        return mx.put_along_axis(others, ids, logits, axis=-1)
+        return among_all(logits, ids, self.token_ordering.size)
 
 
 class Gemma4Assistant(TrainedDrafter):

@@ -57,22 +57,10 @@ def target_ids(offsets: Array | None, count: int, size: int) -> Array | None:
     return ids
 
 
-def places_of(ids: Array, size: int) -> Array:
-    """For each id of a target, its place in the drafter's vocabulary; the one after it if none."""
-    places = mx.full((size,), len(ids), mx.int32)
-    places[ids] = mx.arange(len(ids), dtype=mx.int32)
-    return places
-
-
-def among_all(logits: Array, places: Array | None) -> Array:
-    """f[..., draft vocabulary] -> f[..., vocabulary of the target], -inf for ids it does not know.
-
-    places: from `places_of`; None where both are the same.
-    """
-    if places is None:
-        return logits
-    last = [(0, 0)] * (logits.ndim - 1)
-    return mx.take(mx.pad(logits, [*last, (0, 1)], constant_values=-mx.inf), places, axis=-1)
+def among_all(logits: Array, ids: Array, size: int) -> Array:
+    """f[..., n] of the ids i[..., n] -> f[..., size], -inf for all other ids."""
+    everything = mx.full((*logits.shape[:-1], size), -mx.inf, logits.dtype)
+    return mx.put_along_axis(everything, mx.broadcast_to(ids, logits.shape), logits, axis=-1)
 
 
 class TapsDrafter(TrainedDrafter):
@@ -85,7 +73,7 @@ class TapsDrafter(TrainedDrafter):
         reads, layers = self._ends.hidden_size, len(target.layers)
         config.require_fit(layers=layers, width=reads, vocabulary=self._ends.vocabulary_size)
         self._taps = config.taps(layers)
-        self._places: Array = None
+        self._ids: Array = None
         self.watch(target)
         self.fc = nn.Linear(len(self._taps) * reads, config.hidden_size, bias=False)
         self.norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
@@ -110,7 +98,7 @@ class TapsDrafter(TrainedDrafter):
             self.embed_tokens = nn.Embedding(shape.vocab_size, shape.hidden_size)
         if head:
             self.lm_head = nn.Linear(shape.hidden_size, shape.draft_vocab_size, bias=False)
-        self._places = None if ids is None else places_of(ids, ends.vocabulary_size)
+        self._ids = ids
 
     def filled(self, weights: Mapping[str, Array], *, name: str) -> Self:
         """With the weights of a folder. Raises: BundleError, with `name`; as `own`."""
@@ -138,7 +126,9 @@ class TapsDrafter(TrainedDrafter):
     def among_all(self, logits: Array) -> Array:
         """f[..., draft vocabulary] -> f[..., vocabulary of the target], -inf for ids that its head
         does not know."""
-        return among_all(logits, self._places)
+        if self._ids is None:
+            return logits
+        return among_all(logits, self._ids, self._ends.vocabulary_size)
 
 
 def fill(
