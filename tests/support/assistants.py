@@ -9,7 +9,6 @@ from typing import Any
 import mlx.core as mx
 import zoo
 from mlx.utils import tree_flatten, tree_map_with_path
-from mlx_lm.models.gemma4_text import ModelArgs
 
 from tokalign.runtime.mlx.gemma4_assistant import Gemma4Assistant
 
@@ -49,14 +48,11 @@ ORDERED = {"use_ordered_embeddings": True, "num_centroids": 16, "centroid_interm
 
 
 def random_assistant(target: Any, *, ordered: bool = False) -> Gemma4Assistant:
-    config = assistant_config(target)
-    args = ModelArgs.from_dict(config["text_config"])
-    groups = (16, 5) if ordered else None
-    assistant = Gemma4Assistant(args, config["backbone_hidden_size"], target, groups=groups)
+    assistant = Gemma4Assistant(assistant_config(target, **(ORDERED if ordered else {})), target)
     mx.random.seed(6)
     assistant.update(tree_map_with_path(_random, assistant.parameters()))
     if ordered:
-        assistant.masked_embedding.token_ordering = mx.random.permutation(args.vocab_size)
+        assistant.masked_embedding.token_ordering = mx.random.permutation(zoo.VOCABULARY)
     mx.eval(assistant.parameters())
     return assistant
 

@@ -26,10 +26,9 @@ from tokalign.tables.drafter_config import (
     DrafterShape,
     Layers,
     Size,
+    StateShape,
     known_format,
     read_drafter_json,
-    reading,
-    refuse_other_networks,
 )
 from tokalign.tables.drafter_formats import BLOCK_FORMATS, TARGETS, DrafterFormat
 from tokalign.tables.eagle3_config import Eagle3Config
@@ -53,15 +52,12 @@ GOOD, FAIR = 0.95, 0.8
 class DrafterFacts:
     """What a drafter's files say.
 
-    shape: of one that reads layers' outputs; the others read the last hidden state. width,
-    vocabulary: of their target, where known. ids: that it can draft; None for all. tokenizer: the
-    fingerprint of its target's, where it is written down.
+    ids: that it can draft; None for all. tokenizer: the fingerprint of its target's, where it is
+    written down.
     """
 
     kind: DrafterFormat
-    shape: DrafterShape | None = None
-    width: int | None = None
-    vocabulary: int | None = None
+    shape: DrafterShape | StateShape
     ids: frozenset[int] | None = None
     tokenizer: str | None = None
 
@@ -90,7 +86,7 @@ def judge_drafter(
     share = covered / max(1, count)
     sizes = None if config is None else _Sizes.of(config)
     misfit = _misfit(facts, target, (config or {}).get("model_type"), sizes)
-    taps = _taps(facts.shape, sizes)
+    taps = facts.shape.taps(sizes.layers) if sizes else facts.shape.target_layer_ids
     about: dict[str, object] = {
         "drafter_kind": facts.kind,
         "drafter_taps": taps and list(taps),
@@ -100,7 +96,7 @@ def judge_drafter(
     if misfit:
         return f"It does not fit: {misfit}.", about
     fit = "good" if share > GOOD else "fair" if share > FAIR else "poor"
-    if facts.shape is None:
+    if isinstance(facts.shape, StateShape):
         reads = "the target's last hidden state"
     else:
         reads = f"the outputs of layers {', '.join(map(str, taps))}" if taps else "the usual layers"
@@ -131,15 +127,6 @@ class _Sizes(Struct):
             return None
 
 
-def _taps(shape: DrafterShape | None, sizes: _Sizes | None) -> tuple[int, ...] | None:
-    """The layers whose outputs are read, as far as they are known without the target's sizes."""
-    if shape is None:
-        return None
-    if sizes is None:
-        return shape.target_layer_ids
-    return shape.taps(sizes.layers)
-
-
 def _misfit(
     facts: DrafterFacts, target: Tokenizer[TargetId], model_type: object, sizes: _Sizes | None
 ) -> str | None:
@@ -152,19 +139,11 @@ def _misfit(
     if sizes is None:
         return None
     shape, count = facts.shape, sizes.vocabulary
-    if shape is None:
-        if facts.width not in (None, sizes.width):
-            of, own = f"of width {facts.width}", sizes.width
-        elif facts.vocabulary not in (None, count):
-            of, own = f"with {facts.vocabulary} ids", count
-        else:
-            return None
-        return f"the drafter is for a target {of}, and this one has {own}"
     try:
         shape.require_fit(layers=sizes.layers, width=sizes.width, vocabulary=count)
     except IncompatibleError as error:
         return str(error)
-    if facts.ids is None and shape.draft_vocab_size != count:
+    if isinstance(shape, DrafterShape) and facts.ids is None and shape.draft_vocab_size != count:
         return f"the drafter knows {shape.draft_vocab_size} ids, and this target has {count}"
     if facts.ids is not None and not 0 <= min(facts.ids) <= max(facts.ids) < count:
         return f"the drafter knows ids that this target, which has {count}, does not have"
@@ -195,32 +174,21 @@ def _facts(folder: Path, parts: Iterable[Read], name: str) -> DrafterFacts:
     kind = known_format(config, name)
     if kind is DrafterFormat.MTP and not _holds_mtp(config):
         raise ValueError(f"its {DRAFTER_CONFIG} names no MTP layer")
-    with reading(name):
-        refuse_other_networks(config, kind)
     if kind is DrafterFormat.RECURRENT:
         config = read_drafter_config(folder)
-        sizes, tokenizer = config["drafter"], config["target"]["tokenizer"]
-        return DrafterFacts(
-            kind=kind,
-            width=convert(sizes["hidden_size"], Size),
-            vocabulary=convert(sizes["vocabulary_size"], Size),
-            tokenizer=tokenizer,
-        )
-    if kind not in _READING_LAYERS:
-        inner = config.get("text_config") or config
-        width = config.get("backbone_hidden_size") or inner.get("hidden_size")
-        return DrafterFacts(
-            kind=kind,
-            width=convert(width, Size | None),
-            vocabulary=convert(inner.get("vocab_size"), Size | None),
-        )
-    shape = (DFlashConfig if kind in BLOCK_FORMATS else Eagle3Config).from_json(config, name=name)
-    count = shape.draft_vocab_size
-    ids = None if count == shape.vocab_size else _own_ids(parts, count)
-    return DrafterFacts(kind=kind, shape=shape, ids=ids)
+    tokenizer = config["target"]["tokenizer"] if kind is DrafterFormat.RECURRENT else None
+    reader: Any = _SHAPES.get(kind, StateShape)
+    shape = reader.from_json(config, name=name)
+    ids = None
+    if isinstance(shape, DrafterShape) and shape.draft_vocab_size != shape.vocab_size:
+        ids = _own_ids(parts, shape.draft_vocab_size)
+    return DrafterFacts(kind=kind, shape=shape, ids=ids, tokenizer=tokenizer)
 
 
-_READING_LAYERS = BLOCK_FORMATS | {DrafterFormat.EAGLE_3}
+_SHAPES: Mapping[DrafterFormat, type[DFlashConfig | Eagle3Config]] = {
+    **dict.fromkeys(BLOCK_FORMATS, DFlashConfig),
+    DrafterFormat.EAGLE_3: Eagle3Config,
+}
 
 
 def _holds_mtp(config: Config) -> bool:

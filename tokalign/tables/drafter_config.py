@@ -138,13 +138,41 @@ def known_format(config: Mapping[str, Any], name: str) -> DrafterFormat:
     )
 
 
-def refuse_other_networks(config: Mapping[str, Any], kind: DrafterFormat) -> None:
-    """Refuse a network that is not run, of a format that reads the target's last hidden state.
-    Raises: ValueError."""
-    if kind in _STATE_KEYS:
-        refuse_unknown(config, _STATE_KEYS[kind])
-    if kind is DrafterFormat.REDRAFTER and not config.get("rnn"):
-        raise ValueError("it is a drafter without recurrence")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateShape:
+    """What a drafter that reads the last hidden state has to find in its target; None for any."""
+
+    target_layer_ids: ClassVar[None] = None
+
+    target_hidden_size: Size | None = None
+    vocab_size: Size | None = None
+
+    @classmethod
+    def from_json(cls, config: Mapping[str, Any], *, name: str) -> Self:
+        """Read a `config.json`. Raises: BundleError, with `name`, for a network that is not run;
+        ValueError for garbled numbers."""
+        kind = drafter_format(config)
+        with reading(name):
+            if kind in _STATE_KEYS:
+                refuse_unknown(config, _STATE_KEYS[kind])
+            if kind is DrafterFormat.REDRAFTER and not config.get("rnn"):
+                raise ValueError("it is a drafter without recurrence")
+        inner = config.get("drafter") or config.get("text_config") or config
+        ids = inner.get("vocab_size") or inner.get("vocabulary_size")
+        width = config.get("backbone_hidden_size") or inner.get("hidden_size")
+        return convert({"target_hidden_size": width, "vocab_size": ids}, cls)
+
+    def taps(self, _layers: int) -> None:
+        """It reads the outputs of no layers."""
+
+    def require_fit(self, *, layers: int, width: int, vocabulary: int) -> None:
+        """Raises: IncompatibleError for a target of another width, or with other ids."""
+        own = self.target_hidden_size or width, self.vocab_size or vocabulary
+        if own != (width, vocabulary):
+            raise IncompatibleError(
+                f"the drafter is for a target of width {own[0]} with {own[1]} ids, and this one "
+                f"has the width {width} and {vocabulary} ids; give its own target"
+            )
 
 
 _STATE_KEYS = {

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from random_drafters import random_drafter
 from random_models import random_model
 
+from tokalign.errors import IncompatibleError
 from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, RecurrentDrafter, TargetEnds
 
 SHAPES: list[dict[str, Any]] = [
@@ -94,5 +95,5 @@ def test_a_shape_that_makes_no_sense_is_refused(wrong: str) -> None:
 
 def test_another_target_s_ends_are_refused(model: Any) -> None:
     config = DrafterConfig(hidden_size=8, vocabulary_size=96, width=8, exit_width=8)
-    with pytest.raises(ValueError, match="H, V"):
+    with pytest.raises(IncompatibleError, match="width 8 with 96 ids"):
         RecurrentDrafter(config, TargetEnds.of(model))

@@ -121,7 +121,7 @@ def load_drafter(folder: Path, target: Target) -> RecurrentDrafter:
     try:
         drafter = RecurrentDrafter(DrafterConfig(**config["drafter"]), ends)
         fill(drafter, load_arrays(weights), None, name=weights.name)
-    except (TypeError, ValueError, BundleError) as error:
+    except (TypeError, ValueError, TokalignError) as error:
         raise damaged_drafter(folder, in_one_line(error)) from error
     return drafter
 

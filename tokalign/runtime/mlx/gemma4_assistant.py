@@ -28,7 +28,7 @@ from tokalign.runtime.mlx.trained_drafter import TrainedDrafter
 from tokalign.runtime.mlx.tree_attention import RowPositions, with_row_positions
 from tokalign.runtime.mlx.window_cache import WindowCache
 from tokalign.runtime.rounds import Array
-from tokalign.tables.drafter_config import read_drafter_json, reading, refuse_other_networks
+from tokalign.tables.drafter_config import StateShape, read_drafter_json, reading
 from tokalign.tables.drafter_formats import TARGETS, DrafterFormat
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -37,13 +37,15 @@ Seen = Mapping[str, tuple[Array, Array]]
 
 
 class OrderedHead(nn.Module):  # type: ignore[misc]
-    """Logits of the ids in the most probable of some equal groups of ids alone. groups: how many
-    there are, and how many of them are looked at."""
+    """Logits of the ids in the most probable of some equal groups of ids alone. looked_at: how many
+    groups that is of `count`. Raises: ValueError."""
 
-    def __init__(self, args: ModelArgs, groups: tuple[int, int]) -> None:
+    def __init__(self, args: ModelArgs, count: int, looked_at: int) -> None:
         super().__init__()
-        self._count, self._looked_at = groups
-        self.centroids = nn.Linear(args.hidden_size, self._count, bias=False)
+        if not 0 < looked_at <= count or args.vocab_size % count:
+            raise ValueError(f"it has a head over {looked_at} of {count} groups of ids")
+        self._count, self._looked_at = count, looked_at
+        self.centroids = nn.Linear(args.hidden_size, count, bias=False)
         self.token_ordering = mx.zeros((args.vocab_size,), mx.int32)
 
     def __call__(self, x: Array, embedding: Any) -> Array:
@@ -55,37 +57,41 @@ class OrderedHead(nn.Module):  # type: ignore[misc]
 
 
 class Gemma4Assistant(TrainedDrafter):
-    """The network. width: of the target's hidden states. groups: of its `OrderedHead`, if any.
-    tied: whether its head is its embedding. Raises: IncompatibleError."""
+    """The network. config: its `config.json`. Raises: IncompatibleError for another target; what
+    mlx-lm raises for a garbled configuration."""
 
-    def __init__(
-        self,
-        args: ModelArgs,
-        width: int,
-        target: Any,
-        *,
-        tied: bool = True,
-        groups: tuple[int, int] | None = None,
-    ) -> None:
+    def __init__(self, config: Mapping[str, Any], target: Any) -> None:
         super().__init__()
-        self._ends = ends = TargetEnds.of(target)
-        kinds = _last_of_each_kind(target)
-        if not kinds or (ends.hidden_size, ends.vocabulary_size) != (width, args.vocab_size):
+        text, width = config["text_config"], config["backbone_hidden_size"]
+        args = ModelArgs.from_dict({**text, "num_kv_shared_layers": text["num_hidden_layers"]})
+        if getattr(target, "model_type", None) not in TARGETS[DrafterFormat.GEMMA_4]:
             raise IncompatibleError(
-                f"the assistant is for a Gemma 4 of width {width} with {args.vocab_size} ids, and "
-                f"this {target.model_type} model has the width {ends.hidden_size} and "
-                f"{ends.vocabulary_size} ids; give its own target"
+                f"the assistant is for a Gemma 4, and this is a {target.model_type} model; give "
+                "its own target"
             )
+        self._ends = TargetEnds.of(target)
+        shape = StateShape(target_hidden_size=width, vocab_size=args.vocab_size)
+        self._ends.require_fit(shape, len(target.layers))
+        having_keys = [index for index, of in enumerate(target.layers) if of.self_attn.has_kv]
+        self._last = {target.layers[index].layer_type: index for index in having_keys}
         inner = next(module for module in target.modules() if hasattr(module, "embed_scale"))
-        self._kinds, self._scale = kinds, inner.embed_scale
+        self._scale = inner.embed_scale
         self.pre_projection = nn.Linear(2 * width, args.hidden_size, bias=False)
         self.layers = [DecoderLayer(args, index) for index in range(args.num_hidden_layers)]
+        known = {_kind_and_width(target.layers[index]) for index in self._last.values()}
+        if not known.issuperset(map(_kind_and_width, self.layers)):
+            raise IncompatibleError(
+                "the assistant has layers of a kind that this target does not have; give its own "
+                "target"
+            )
         self.norm = nn.RMSNorm(args.hidden_size, eps=args.rms_norm_eps)
         self.post_projection = nn.Linear(args.hidden_size, width, bias=False)
         self.embed_tokens = nn.Embedding(args.vocab_size, args.hidden_size)
-        if groups is not None:
-            self.masked_embedding = OrderedHead(args, groups)
-        elif not tied:
+        if config.get("use_ordered_embeddings"):
+            groups = config.get("num_centroids", 2048)
+            looked_at = config.get("centroid_intermediate_top_k", 32)
+            self.masked_embedding = OrderedHead(args, groups, looked_at)
+        elif not config.get("tie_word_embeddings", True):
             self.lm_head = nn.Linear(args.hidden_size, args.vocab_size, bias=False)
 
     def watch(self, model: Any) -> KeptRows:
@@ -113,7 +119,7 @@ class Gemma4Assistant(TrainedDrafter):
     def seen(self, layers: Sequence[Any]) -> Seen:
         """What a step sees of the target's cache. Raises: IncompatibleError for a cache of another
         kind, such as a quantized one."""
-        return {kind: _contents(layers[index]) for kind, index in self._kinds.items()}
+        return {kind: _contents(layers[index]) for kind, index in self._last.items()}
 
     has_head = True
 
@@ -143,17 +149,6 @@ class AssistantSession(BeamSession):
         return (states,), logits
 
 
-def _last_of_each_kind(target: Any) -> dict[str, int]:
-    """The last layer of each kind that has keys of its own; {} if it is no Gemma 4."""
-    if getattr(target, "model_type", None) not in TARGETS[DrafterFormat.GEMMA_4]:
-        return {}
-    return {
-        layer.layer_type: index
-        for index, layer in enumerate(target.layers)
-        if layer.self_attn.has_kv
-    }
-
-
 def _contents(layer: Any) -> tuple[Array, Array]:
     """Keys and values of a layer's cache that a row after it sees."""
     if type(layer) is WindowCache:
@@ -169,32 +164,21 @@ def load_gemma4_assistant(folder: Path, target: Any) -> Gemma4Assistant:
     """See `drafter_folder.Load`."""
     config, name = read_drafter_json(folder), str(folder)
     with reading(name):
-        refuse_other_networks(config, DrafterFormat.GEMMA_4)
-        text = config["text_config"]
-        args = ModelArgs.from_dict({**text, "num_kv_shared_layers": text["num_hidden_layers"]})
-        width = int(config["backbone_hidden_size"])
-        counts = config.get("num_centroids", 2048), config.get("centroid_intermediate_top_k", 32)
-        groups = (int(counts[0]), int(counts[1])) if config.get("use_ordered_embeddings") else None
-        if groups and not (0 < groups[1] <= groups[0] and args.vocab_size % groups[0] == 0):
-            raise ValueError(f"it has a head over {groups[1]} of {groups[0]} groups of ids")
-        tied = bool(config.get("tie_word_embeddings", True))
-        drafter = Gemma4Assistant(args, width, target, tied=tied, groups=groups)
+        StateShape.from_json(config, name=name)
+        drafter = Gemma4Assistant(config, target)
         for layer in drafter.layers:  # a rotary embedding looks at its base when it is used
             mx.eval(layer.self_attn.rope(mx.zeros((1, 1, layer.self_attn.head_dim))))
-    known = [target.layers[index] for index in _last_of_each_kind(target).values()]
-    if {*map(_kind_and_width, drafter.layers)} - {*map(_kind_and_width, known)}:
-        raise IncompatibleError(
-            f"{name} has layers of a kind that this target does not have; give its own target"
-        )
+    tied = config.get("tie_word_embeddings", True)
     weights = {
         key.removeprefix("model."): value
         for key, value in read_weights(folder).items()
         if not (tied and key == "lm_head.weight")
     }
     fill(drafter, weights, config.get("quantization"), name=name)
-    order = drafter.masked_embedding.token_ordering if groups else mx.array([0])
-    if bool(mx.any((order < 0) | (order >= args.vocab_size))):
-        raise BundleError(f"{name} orders ids that it does not have; fetch it again")
+    if "masked_embedding" in drafter:
+        order = drafter.masked_embedding.token_ordering
+        if bool(mx.any((order < 0) | (order >= order.size))):
+            raise BundleError(f"{name} orders ids that it does not have; fetch it again")
     return drafter
 
 

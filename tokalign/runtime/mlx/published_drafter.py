@@ -71,7 +71,7 @@ class TapsDrafter(TrainedDrafter):
         super().__init__()
         self._shape, self._ends = config, TargetEnds.of(target)
         reads, layers = self._ends.hidden_size, len(target.layers)
-        config.require_fit(layers=layers, width=reads, vocabulary=self._ends.vocabulary_size)
+        self._ends.require_fit(config, layers)
         self._taps = config.taps(layers)
         self._ids: Array = None
         self.watch(target)

@@ -18,19 +18,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tokalign.errors import IncompatibleError
 from tokalign.runtime.mlx.published_drafter import fill, read_weights
 from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, RecurrentDrafter, TargetEnds
 from tokalign.runtime.rounds import Array
-from tokalign.tables.drafter_config import read_drafter_json, reading, refuse_other_networks
-from tokalign.tables.drafter_formats import DrafterFormat
+from tokalign.tables.drafter_config import StateShape, read_drafter_json, reading
 
 
 def load_redrafter(folder: Path, target: Any) -> RecurrentDrafter:
     """See `drafter_folder.Load`."""
     config, name = read_drafter_json(folder), str(folder)
     with reading(name):
-        refuse_other_networks(config, DrafterFormat.REDRAFTER)
+        StateShape.from_json(config, name=name)
         shape = DrafterConfig(
             hidden_size=config["hidden_size"],
             vocabulary_size=config["vocab_size"],
@@ -39,11 +37,7 @@ def load_redrafter(folder: Path, target: Any) -> RecurrentDrafter:
             blocks=config["num_draft_layers"],
             head="full",
         )
-    ends = TargetEnds.of(target)
-    try:
-        drafter = RecurrentDrafter(shape, ends)
-    except ValueError as error:
-        raise IncompatibleError(f"{name}: {error}; give its own target") from error
+    drafter = RecurrentDrafter(shape, TargetEnds.of(target))
     fill(drafter, _renamed(read_weights(folder), shape), None, name=name)
     return drafter
 

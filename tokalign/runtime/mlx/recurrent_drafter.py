@@ -27,6 +27,7 @@ from tokalign.runtime.mlx.taps import KeptRows, state_rows
 from tokalign.runtime.mlx.trained_drafter import TrainedDrafter
 from tokalign.runtime.mlx.weights import embedding_of, weight_bytes
 from tokalign.runtime.rounds import Array
+from tokalign.tables.drafter_config import DrafterShape, StateShape
 from tokalign.tokenizer.vocabulary import TargetId
 
 Head = Literal["tied", "factored", "full"]
@@ -121,6 +122,10 @@ class TargetEnds:
             dtype=hidden.dtype,
         )
 
+    def require_fit(self, shape: DrafterShape | StateShape, layers: int = 0) -> None:
+        """Raises: IncompatibleError for the shape of a drafter of another target."""
+        shape.require_fit(layers=layers, width=self.hidden_size, vocabulary=self.vocabulary_size)
+
     def embeds(self, weight: Array) -> bool:
         """Whether a matrix f[V, H] in any number format is the embedding, by a thousand rows."""
         if len(weight) != self.vocabulary_size:
@@ -142,40 +147,25 @@ class ResidualBlock(nn.Module):  # type: ignore[misc]
         return x + nn.silu(self.linear(x))
 
 
-class Beside(nn.Module):  # type: ignore[misc]
-    """Numbers with zeros before and after them; two of these add up to a concatenation."""
-
-    def __init__(self, before: int, after: int) -> None:
-        super().__init__()
-        self._widths = before, after
-
-    def __call__(self, x: Array) -> Array:
-        """f[..., n] -> f[..., before + n + after]."""
-        return mx.pad(x, [*[(0, 0)] * (x.ndim - 1), self._widths])
-
-
 class RecurrentDrafter(TrainedDrafter):
     """The network of section 3.1: s = SiLU(U s + W e), residual blocks on [h, s], a head.
 
-    Its state after some ids is s f[..., D], and f[..., E], the hidden state's part of the exit.
+    Its state after some ids is s f[..., D], and the hidden state's part of the exit.
     The target's ends are no parameters of it: they are neither trained nor saved.
-    Raises: ValueError if the ends have other sizes than the configuration.
+    Raises: IncompatibleError if the ends have other sizes than the configuration.
     """
 
     def __init__(self, config: DrafterConfig, ends: TargetEnds) -> None:
         super().__init__()
-        sizes = (ends.hidden_size, ends.vocabulary_size)
-        if (config.hidden_size, config.vocabulary_size) != sizes:
-            raise ValueError(
-                f"a drafter for H, V = {config.hidden_size}, {config.vocabulary_size} was given "
-                f"the ends of a target with {sizes[0]}, {sizes[1]}"
-            )
+        shape = StateShape(target_hidden_size=config.hidden_size, vocab_size=config.vocabulary_size)
+        ends.require_fit(shape)
         self.config, self._ends = config, ends
         h, d, e = config.hidden_size, config.width, config.exit_width
         self.rnn_u = nn.Linear(d, d)
         self.rnn_w = nn.Linear(h, d, bias=False)
-        self.entry_h = Beside(0, d) if config.concatenates else nn.Linear(h, e)
-        self.entry_s = Beside(h, 0) if config.concatenates else nn.Linear(d, e, bias=False)
+        if not config.concatenates:
+            self.entry_h = nn.Linear(h, e)
+            self.entry_s = nn.Linear(d, e, bias=False)
         self.blocks = [ResidualBlock(e) for _ in range(config.blocks)]
         if config.head == "tied":
             self.head = [] if e == h else [nn.Linear(e, h, bias=False)]
@@ -198,7 +188,7 @@ class RecurrentDrafter(TrainedDrafter):
         """Start a round from the target's last hidden state f[..., H], before any id is read."""
         hidden = hidden.astype(self._dtype)
         recurrent = mx.zeros((*hidden.shape[:-1], self.config.width), self._dtype)
-        return recurrent, self.entry_h(hidden)
+        return recurrent, self.entry_h(hidden) if "entry_h" in self else hidden
 
     def step(self, state: State, ids: Array) -> tuple[State, Array]:
         """Read ids i[...]; return the state after them and the logits f[..., V] of what follows.
@@ -211,7 +201,10 @@ class RecurrentDrafter(TrainedDrafter):
         recurrent, context = state
         embedded = self._ends.embed(ids).astype(self._dtype)
         recurrent = nn.silu(self.rnn_w(embedded) + self.rnn_u(recurrent))
-        exit_ = context + self.entry_s(recurrent)
+        if "entry_s" in self:
+            exit_ = context + self.entry_s(recurrent)
+        else:
+            exit_ = mx.concatenate([context, recurrent], axis=-1)
         for block in self.blocks:
             exit_ = block(exit_)
         return (recurrent, context), exit_
