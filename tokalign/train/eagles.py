@@ -23,8 +23,8 @@ from tokalign.runtime.mlx.published_drafter import among_all, by_head
 from tokalign.runtime.mlx.recurrent_drafter import TargetEnds
 from tokalign.runtime.mlx.weights import read_config
 from tokalign.runtime.rounds import Array
-from tokalign.tables.drafter_config import read_drafter_json
-from tokalign.tables.eagle3_config import Eagle3Config, as_speculators
+from tokalign.tables.drafter_config import SHAPE_KEYS, read_drafter_json
+from tokalign.tables.eagle3_config import INPUTS, Eagle3Config
 from tokalign.tokenizer.vocabulary import TargetId
 from tokalign.train.begun import attend, begin_as_target, target_sizes
 from tokalign.train.drafters import DrafterLearner, Made, WindowBatch, halved
@@ -71,6 +71,39 @@ def _read(drafter: Eagle3Drafter, states: Array, ids: Array) -> Array:
     return mx.concatenate([embedded, layer.hidden_norm(states)], axis=-1)
 
 
+def _as_speculators(
+    config: Mapping[str, Any], taps: Sequence[int], verifier: Mapping[str, Any], tokens: int
+) -> dict[str, Any]:
+    """The `config.json` of `speculators` for a drafter with a config of any layout, or with these
+    sizes.
+
+    taps: the layers whose outputs it reads. verifier: name and architectures of its target. tokens:
+    that it is to guess in a round.
+    """
+    nested = config.get("transformer_layer_config") or {}
+    # Its network is Llama's, whatever `model_type` said. vLLM knows no activation by itself.
+    layer = {"hidden_act": "silu", **config, **nested, "model_type": "llama"}
+    proposes = {"proposal_type": "greedy", "speculative_tokens": tokens, "verifier_accept_k": 1}
+    switches = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
+    own = {
+        "architectures": ["Eagle3Speculator"],
+        "speculators_model_type": "eagle3",
+        "speculators_config": {
+            "algorithm": "eagle3",
+            "proposal_methods": [proposes],
+            "default_proposal_method": "greedy",
+            "verifier": dict(verifier),
+        },
+        "draft_vocab_size": layer["vocab_size"],
+        **{switch: bool(config.get(switch)) for switch in switches},
+        "target_hidden_size": config.get("target_hidden_size") or layer["hidden_size"],
+        INPUTS: [tap + 1 for tap in taps],
+    }
+    of_layer = SHAPE_KEYS - own.keys() | {"model_type"}
+    kept = {key: value for key, value in layer.items() if key in of_layer}
+    return {**own, "transformer_layer_config": kept}
+
+
 class EagleLearner(DrafterLearner):
     """An EAGLE-3 drafter (`DrafterLearner`). Its head is the target's at its most frequent ids."""
 
@@ -111,7 +144,7 @@ class EagleLearner(DrafterLearner):
         depth = self.labels.options.labelling.future - 1
         theirs = {} if target.folder is None else read_config(target.folder)
         verifier = {"name_or_path": target.name, "architectures": theirs.get("architectures") or []}
-        packaged = as_speculators(config, taps, verifier, depth)
+        packaged = _as_speculators(config, taps, verifier, depth)
         if "quantization" in theirs or Path(target.name).is_absolute():
             self.remarks.append(
                 "other programs load the target that config.json names as `verifier`: before you "

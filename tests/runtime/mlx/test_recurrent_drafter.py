@@ -8,6 +8,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from mlx.utils import tree_flatten
+from msgspec import convert
 from numpy.typing import NDArray
 from random_drafters import random_drafter
 from random_models import random_model
@@ -90,7 +91,7 @@ def test_a_shape_that_makes_no_sense_is_refused(wrong: str) -> None:
     name, _, value = wrong.partition("=")
     shape = {"hidden_size": 8, "vocabulary_size": 9, "width": 8, "exit_width": 8}
     with pytest.raises(ValueError):
-        DrafterConfig(**shape | {name: value if value.isalpha() else int(value)})
+        convert(shape | {name: value if value.isalpha() else int(value)}, DrafterConfig)
 
 
 def test_another_target_s_ends_are_refused(model: Any) -> None:

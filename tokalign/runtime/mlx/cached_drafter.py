@@ -45,7 +45,6 @@ class CachedDrafter(TrainedDrafter):
         """Outputs f[n, width] -> logits f[n, vocabulary of the target]."""
 
     def session(self, target: TargetModelSession) -> CachedSession:
-        """See `TrainedDrafter`."""
         return CachedSession(self, target)
 
 
@@ -65,7 +64,6 @@ class CachedSession(BeamSession):
         self._depth = 0  # of the search under way
 
     def begin(self, ids: Sequence[TargetId]) -> tuple[State, Array] | None:
-        """See `BeamSession`."""
         begin, watched = self._target.take_taps(ids, self._end)
         if watched is None:
             return None
@@ -82,7 +80,6 @@ class CachedSession(BeamSession):
         return (outputs, mx.zeros((1, 0), mx.bool_)), self._drafter.logits(outputs)
 
     def step(self, state: State, ids: Array) -> tuple[State, Array]:
-        """See `BeamSession`."""
         (before, sees), beams = state, len(ids)
         self._depth += 1
         self._positions.now = mx.full((beams,), self._end + self._depth)

@@ -125,7 +125,6 @@ class DFlashDrafter(TapsDrafter):
     in_one_pass = True
 
     def session(self, target: TargetModelSession) -> DFlashSession:
-        """See `TrainedDrafter`."""
         return DFlashSession(self, target)
 
     def begin(self, position: int) -> list[WindowCache]:

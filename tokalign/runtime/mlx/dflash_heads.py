@@ -73,7 +73,6 @@ class CandidateSelector(nn.Module):  # type: ignore[misc]
         self._count = min(config.selector_top_k, size)
 
     def after(self, hidden: Array, logits: Array, before: Array) -> Array:
-        """See `MarkovHead`."""
         candidates = mx.argpartition(logits, -self._count, axis=-1)[:, -self._count :]
         context = self.predecessor_codebook[before] * self.hidden_projection(hidden)[:, None]
         links = context @ self.successor_codebook[candidates].swapaxes(1, 2)

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 import mlx.core as mx
 from mlx.utils import tree_flatten
+from msgspec import convert
 
 from tokalign.errors import (
     BundleError,
@@ -119,7 +120,7 @@ def load_drafter(folder: Path, target: Target) -> RecurrentDrafter:
     _require_target(folder, config["target"], target_fingerprints(target))
     ends, weights = TargetEnds.of(target.model), find_drafter_weights(folder, config)
     try:
-        drafter = RecurrentDrafter(DrafterConfig(**config["drafter"]), ends)
+        drafter = RecurrentDrafter(convert(config["drafter"], DrafterConfig), ends)
         fill(drafter, load_arrays(weights), None, name=weights.name)
     except (TypeError, ValueError, TokalignError) as error:
         raise damaged_drafter(folder, in_one_line(error)) from error

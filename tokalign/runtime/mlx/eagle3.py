@@ -62,7 +62,6 @@ class Eagle3Drafter(TapsDrafter, CachedDrafter):
         self.layers = [FirstLayer(config), *others]
 
     def states(self, watched: Array) -> Array:
-        """See `CachedDrafter`."""
         watched = watched.astype(self.norm.weight.dtype)
         if self.config.norm_before_fc:
             watched = self.input_norm(watched)
@@ -73,7 +72,6 @@ class Eagle3Drafter(TapsDrafter, CachedDrafter):
         return self.fc(watched)
 
     def read(self, ids: Array, states: Array, cache: Sequence[Any], mask: Any) -> Array:
-        """See `CachedDrafter`."""
         embedded = self.embedded(ids).astype(states.dtype)
         x = self.layers[0](states[None], embedded[None], mask, cache[0])
         for layer, of_layer in zip(self.layers[1:], cache[1:], strict=True):

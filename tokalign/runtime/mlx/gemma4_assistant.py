@@ -23,7 +23,6 @@ from tokalign.runtime.mlx.beam_search import BeamSession, State
 from tokalign.runtime.mlx.published_drafter import among_all, fill, read_weights
 from tokalign.runtime.mlx.recurrent_drafter import TargetEnds
 from tokalign.runtime.mlx.session import TargetModelSession
-from tokalign.runtime.mlx.taps import KeptRows, state_rows
 from tokalign.runtime.mlx.trained_drafter import TrainedDrafter
 from tokalign.runtime.mlx.tree_attention import RowPositions, with_row_positions
 from tokalign.runtime.mlx.window_cache import WindowCache
@@ -94,12 +93,7 @@ class Gemma4Assistant(TrainedDrafter):
         elif not config.get("tie_word_embeddings", True):
             self.lm_head = nn.Linear(args.hidden_size, args.vocab_size, bias=False)
 
-    def watch(self, model: Any) -> KeptRows:
-        """See `TrainedDrafter`: the last hidden states."""
-        return state_rows(model)
-
     def session(self, target: TargetModelSession) -> AssistantSession:
-        """See `TrainedDrafter`."""
         return AssistantSession(self, target)
 
     def read(self, ids: Array, states: Array, seen: Seen) -> tuple[Array, Array]:
@@ -143,7 +137,6 @@ class AssistantSession(BeamSession):
         return self.step((state,), mx.array([ids[-1]], mx.uint32))
 
     def step(self, state: State, ids: Array) -> tuple[State, Array]:
-        """See `BeamSession`."""
         self._positions.now = mx.full((len(ids),), self._position)
         states, logits = self._drafter.read(ids, state[0], self._seen)
         return (states,), logits

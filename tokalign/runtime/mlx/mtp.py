@@ -65,15 +65,12 @@ class MtpDrafter(CachedDrafter):
         self.layers = [type(last)(args, len(target.layers) - 1) for _ in range(depth)]
 
     def watch(self, model: Any) -> KeptRows:
-        """See `TrainedDrafter`: the last hidden states."""
         return state_rows(model, MOST_ROWS)
 
     def states(self, watched: Array) -> Array:
-        """See `CachedDrafter`."""
         return watched.astype(self.norm.weight.dtype)
 
     def read(self, ids: Array, states: Array, cache: Sequence[Any], mask: Any) -> Array:
-        """See `CachedDrafter`."""
         embedded = self._ends.embed(ids).astype(states.dtype)
         joined = [self.embedding_norm(embedded), self.hidden_norm(states)]
         x = self.fc(mx.concatenate(joined, axis=-1))[None]
@@ -84,7 +81,6 @@ class MtpDrafter(CachedDrafter):
         return self.norm(x[0]) if self._goes_on_normed else x[0]
 
     def logits(self, outputs: Array) -> Array:
-        """See `CachedDrafter`."""
         outputs = outputs if self._goes_on_normed else self.norm(outputs)
         return self._ends.unembed(outputs.astype(self._ends.dtype))
 

@@ -79,7 +79,6 @@ class TapsDrafter(TrainedDrafter):
         self.norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
 
     def watch(self, model: Any) -> KeptRows:
-        """See `TrainedDrafter`: the outputs of some layers."""
         return taps_of(model, self._taps)
 
     def own(self, *, embedding: bool = False, head: bool = False, ids: Array = None) -> None:

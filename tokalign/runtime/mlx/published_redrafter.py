@@ -18,6 +18,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from msgspec import convert
+
 from tokalign.runtime.mlx.published_drafter import fill, read_weights
 from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, RecurrentDrafter, TargetEnds
 from tokalign.runtime.rounds import Array
@@ -29,14 +31,15 @@ def load_redrafter(folder: Path, target: Any) -> RecurrentDrafter:
     config, name = read_drafter_json(folder), str(folder)
     with reading(name):
         StateShape.from_json(config, name=name)
-        shape = DrafterConfig(
-            hidden_size=config["hidden_size"],
-            vocabulary_size=config["vocab_size"],
-            width=config["hidden_size"],
-            exit_width=config["exit_dim"],
-            blocks=config["num_draft_layers"],
-            head="full",
-        )
+        sizes = {
+            "hidden_size": config["hidden_size"],
+            "vocabulary_size": config["vocab_size"],
+            "width": config["hidden_size"],
+            "exit_width": config["exit_dim"],
+            "blocks": config["num_draft_layers"],
+            "head": "full",
+        }
+        shape = convert(sizes, DrafterConfig)
     drafter = RecurrentDrafter(shape, TargetEnds.of(target))
     fill(drafter, _renamed(read_weights(folder), shape), None, name=name)
     return drafter

@@ -15,25 +15,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 import mlx.core as mx
 import mlx.nn as nn
+from msgspec import Meta
 
 from tokalign.runtime.mlx.beam_search import BeamSession, State, Step
 from tokalign.runtime.mlx.hidden_states import as_head, head_of
 from tokalign.runtime.mlx.session import TargetModelSession
-from tokalign.runtime.mlx.taps import KeptRows, state_rows
 from tokalign.runtime.mlx.trained_drafter import TrainedDrafter
 from tokalign.runtime.mlx.weights import embedding_of, weight_bytes
 from tokalign.runtime.rounds import Array
-from tokalign.tables.drafter_config import DrafterShape, StateShape
+from tokalign.tables.drafter_config import DrafterShape, Size, StateShape
 from tokalign.tokenizer.vocabulary import TargetId
 
 Head = Literal["tied", "factored", "full"]
-
-
-_LARGEST, _MOST_BLOCKS = 10_000_000, 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,24 +45,17 @@ class DrafterConfig:
         projection of [h, s] if E = H + D.
     """
 
-    hidden_size: int
-    vocabulary_size: int
-    width: int
-    exit_width: int
-    blocks: int = 2
+    hidden_size: Size
+    vocabulary_size: Size
+    width: Size
+    exit_width: Size
+    blocks: Annotated[int, Meta(ge=0, le=1_000)] = 2
     head: Head = "tied"
-    rank: int | None = None
+    rank: Size | None = None
 
     def __post_init__(self) -> None:
-        sizes = (self.hidden_size, self.vocabulary_size, self.width, self.exit_width)
-        if not all(type(size) is int and 0 < size <= _LARGEST for size in sizes):
-            raise ValueError(f"the sizes of a drafter have to be numbers over 0, not {sizes}")
-        if type(self.blocks) is not int or not 0 <= self.blocks <= _MOST_BLOCKS:
-            raise ValueError(f"a drafter has 0 to {_MOST_BLOCKS} blocks, not {self.blocks!r}")
-        if self.head not in get_args(Head):
-            raise ValueError(f"a head is one of {', '.join(get_args(Head))}, not {self.head!r}")
-        if (self.head == "factored") != (type(self.rank) is int and 0 < self.rank <= _LARGEST):
-            raise ValueError(f"a head has a rank over 0 if it is factored, not {self.rank!r}")
+        if (self.head == "factored") != (self.rank is not None):
+            raise ValueError(f"a head has a rank if it is factored, not {self.rank}")
 
     @property
     def parameters(self) -> int:
@@ -176,12 +166,7 @@ class RecurrentDrafter(TrainedDrafter):
             down = nn.Linear(e, rank, bias=False)
             self.head = [down, nn.Linear(rank, config.vocabulary_size, bias=False)]
 
-    def watch(self, model: Any) -> KeptRows:
-        """See `TrainedDrafter`: the last hidden states."""
-        return state_rows(model)
-
     def session(self, target: TargetModelSession) -> RecurrentSession:
-        """See `TrainedDrafter`."""
         return RecurrentSession(self, target)
 
     def initial_state(self, hidden: Array) -> State:
@@ -234,7 +219,6 @@ class RecurrentDrafter(TrainedDrafter):
 
     @property
     def has_head(self) -> bool:
-        """See `TrainedDrafter`."""
         return self.config.head != "tied"
 
     @property
@@ -258,5 +242,4 @@ class RecurrentSession(BeamSession):
         return self._step(self._drafter.initial_state(hidden), mx.array([ids[-1]], mx.uint32))
 
     def step(self, state: State, ids: Array) -> tuple[State, Array]:
-        """See `BeamSession`."""
         return self._step(state, ids)

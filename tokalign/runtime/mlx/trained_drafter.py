@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import mlx.nn as nn
 
-from tokalign.runtime.mlx.taps import KeptRows
+from tokalign.runtime.mlx.taps import KeptRows, state_rows
 from tokalign.runtime.mlx.weights import weight_bytes
 
 if TYPE_CHECKING:
@@ -24,9 +24,10 @@ class TrainedDrafter(nn.Module, ABC):  # type: ignore[misc]
     in_one_pass = False
     _ends: TargetEnds
 
-    @abstractmethod
     def watch(self, model: Any) -> KeptRows:
-        """Keep what it reads of the passes of its target. Raises: IncompatibleError."""
+        """Keep what it reads of the passes of its target, such as the last hidden states. Raises:
+        IncompatibleError."""
+        return state_rows(model)
 
     @abstractmethod
     def session(self, target: TargetModelSession) -> BeamSession | DFlashSession:
