@@ -10,7 +10,7 @@ Source: `dflash` 0.1.0, `speculators` 0.9.0 and `mlx-dspark` 0.20.3, as they rea
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta
@@ -29,23 +29,6 @@ from tokalign.tables.drafter_formats import BLOCK_FORMATS, DrafterFormat, drafte
 Config: TypeAlias = Mapping[str, Any]
 
 FULL, SLIDING = "full_attention", "sliding_attention"
-
-_CHAIN = {
-    *("block_size", "mask_token_id", "target_layer_ids", "final_logit_softcapping"),
-    *("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k"),
-    *("markov_rank", "markov_head_type", "enable_confidence_head", "confidence_head_with_markov"),
-}
-_KNOWN = _CHAIN | {
-    *("input_embedding_scale", "output_multiplier", "projector_type", "num_target_layers"),
-}
-"""Keys of `dflash_config`. One that is not among them may change what the network computes."""
-
-_KNOWN_NESTED = _CHAIN - {"target_layer_ids"} | {
-    *("aux_hidden_state_layer_ids", "draft_vocab_size", "target_hidden_size", "sample_from_anchor"),
-    *("sliding_window_non_causal", "transformer_layer_config", "tie_word_embeddings"),
-    *("speculators_config", "speculators_model_type", "speculators_version", "quantization"),
-}
-"""Keys at the top of a configuration of `speculators`."""
 
 _OTHER_NETWORKS = (
     *("enable_qwen35_gated_q_proj", "log_snr_conditioning", "attention_sink_bias"),
@@ -114,6 +97,19 @@ class DFlashConfig(DrafterShape):
     def guesses(self) -> int:
         """How many ids a pass guesses."""
         return self.block_size - (not self.sample_from_anchor)
+
+
+_FIELDS = {field.name for field in fields(DFlashConfig)}
+
+_KNOWN = _FIELDS | {"projector_type"}
+"""Keys of `dflash_config`. One that is not among them may change what the network computes."""
+
+_KNOWN_NESTED = _FIELDS - {"target_layer_ids"} | {
+    *("aux_hidden_state_layer_ids", "sliding_window_non_causal", "tie_word_embeddings"),
+    *("speculators_config", "speculators_model_type", "speculators_version"),
+    "transformer_layer_config",
+}
+"""Keys at the top of a configuration of `speculators`."""
 
 
 def _unpacked(config: Config) -> dict[str, Any]:

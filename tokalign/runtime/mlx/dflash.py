@@ -108,7 +108,7 @@ class DFlashDrafter(TapsDrafter):
 
     def __init__(self, config: DFlashConfig, target: Any) -> None:
         super().__init__(config, target)
-        self.config, width = config, config.hidden_size
+        width = config.hidden_size
         inner = getattr(target, "model", target)
         scale = getattr(self._ends.embed, "embed_scale", getattr(inner, "embed_scale", 1.0))
         self._scale = scale * config.input_embedding_scale

@@ -52,7 +52,6 @@ class Eagle3Drafter(TapsDrafter, CachedDrafter):
 
     def __init__(self, config: Eagle3Config, target: Any) -> None:
         super().__init__(config, target)
-        self.config = config
         if config.norm_before_fc:
             self.input_norm = nn.RMSNorm(self.fc.weight.shape[1], eps=config.rms_norm_eps)
         if config.fc_norm:

@@ -114,8 +114,7 @@ def load_mtp(folder: Path, target: Any) -> MtpDrafter:
     for key, of in weights.items():
         if not key.startswith("layers."):
             named[key] = of + 1 if is_original and of.ndim == 1 else of
-    quantization = read_drafter_json(folder).get("quantization")
-    fill(drafter, named, quantization, name=name)
+    fill(drafter, named, read_drafter_json(folder).get("quantization"), name=name)
     return drafter
 
 

@@ -67,9 +67,11 @@ class TapsDrafter(TrainedDrafter):
     """A drafter that reads the outputs of some of the target's layers. Its embedding and its head
     are the target's, or its own. Raises: IncompatibleError for a target of another size."""
 
+    config: Any
+
     def __init__(self, config: DrafterShape, target: Any) -> None:
         super().__init__()
-        self._shape, self._ends = config, TargetEnds.of(target)
+        self.config, self._ends = config, TargetEnds.of(target)
         reads, layers = self._ends.hidden_size, len(target.layers)
         self._ends.require_fit(config, layers)
         self._taps = config.taps(layers)
@@ -87,7 +89,7 @@ class TapsDrafter(TrainedDrafter):
 
         Raises: IncompatibleError for one that would need the target's at another width.
         """
-        shape, ends = self._shape, self._ends
+        shape, ends = self.config, self._ends
         if not (embedding and head) and shape.hidden_size != ends.hidden_size:
             raise IncompatibleError(
                 f"the drafter has the width {shape.hidden_size}, and its embedding or its head is "
@@ -106,7 +108,7 @@ class TapsDrafter(TrainedDrafter):
             for key, weight in weights.items()
             if key not in ("d2t", "t2d") and not key.startswith("verifier_")
         }
-        size, drafts = self._ends.vocabulary_size, self._shape.draft_vocab_size
+        size, drafts = self._ends.vocabulary_size, self.config.draft_vocab_size
         with reading(name):
             ids = target_ids(weights.get("d2t"), drafts, size)
         embedding = weights.get("embed_tokens.weight")
@@ -115,7 +117,7 @@ class TapsDrafter(TrainedDrafter):
             del parameters["embed_tokens.weight"]
         named = parameters.keys()
         self.own(embedding="embed_tokens.weight" in named, head="lm_head.weight" in named, ids=ids)
-        fill(self, parameters, self._shape.quantization, name=name)
+        fill(self, parameters, self.config.quantization, name=name)
         return self
 
     def embedded(self, ids: Array) -> Array:
