@@ -163,11 +163,7 @@ def join(held: TokenNgrams, part: TokenNgrams) -> tuple[TokenNgrams, TokenNgrams
 
 def _sorted(columns: IdArray) -> NDArray[np.int64]:
     """The order that sorts windows with these columns; equal ones keep their order."""
-    order = np.arange(columns.shape[1])
-    for column in columns[::-1]:
-        for digit in _digits(column):
-            order = order.take(np.argsort(digit.take(order), kind="stable"))
-    return order
+    return np.lexsort([digit for column in columns[::-1] for digit in _digits(column)])
 
 
 def _digits(column: IdArray) -> Iterator[NDArray[np.uint16]]:
