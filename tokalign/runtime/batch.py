@@ -35,7 +35,6 @@ class Batch(Protocol):
 
         Raises: what a shared pass raises, which concerns all.
         """
-        ...
 
 
 class OwnPasses:

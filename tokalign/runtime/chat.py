@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from tokalign.errors import UsageError
+from tokalign.errors import UsageError, in_one_line
 from tokalign.runtime.translation.base import Pair
 from tokalign.runtime.translation.committed_text import ChunkedText, DraftText
 from tokalign.tokenizer.tokenizer import Tokenizer
@@ -90,7 +90,7 @@ class ChatTemplate:
         except Exception as error:  # a template is a program, and raises what it likes
             raise UsageError(
                 "the model's chat template cannot render this conversation "
-                f"({_one_line(error)}); {_REMEDY}"
+                f"({in_one_line(error)}); {_REMEDY}"
             ) from error
 
 
@@ -113,7 +113,7 @@ def find_template(folder: Path, text: str | None = None) -> ChatTemplate | None:
         tokenizer = _template_reader().from_pretrained(folder, local_files_only=True)
     except (OSError, TypeError, ValueError) as error:
         raise UsageError(
-            f"transformers cannot read the chat template in {folder} ({_one_line(error)}); "
+            f"transformers cannot read the chat template in {folder} ({in_one_line(error)}); "
             f"correct its tokenizer_config.json, or {_REMEDY}"
         ) from error
     if text is not None:
@@ -132,7 +132,7 @@ def _program(name: str, folder: Path) -> Callable[..., str]:
     except ImportError as error:
         raise UsageError(
             f"{folder} asks for mlx-lm's chat_template_type {name}, which is not installed "
-            f"({_one_line(error)}); update mlx-lm, or {_REMEDY}"
+            f"({in_one_line(error)}); update mlx-lm, or {_REMEDY}"
         ) from error
     return cast("Callable[..., str]", module.apply_chat_template)
 
@@ -209,7 +209,3 @@ def with_bos(tokenizer: Tokenizer[Id], ids: list[Id]) -> list[Id]:
     """`ids` after what the tokenizer puts before a text, unless they begin with it already."""
     opening = cast("tuple[Id, ...]", tokenizer.spec.opening)
     return ids if tuple(ids[: len(opening)]) == opening else [*opening, *ids]
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())

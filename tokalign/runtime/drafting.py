@@ -53,7 +53,6 @@ class Packs(Protocol):
 
     def for_prompt(self, prompt: Sequence[TargetId]) -> Dictionary | None:
         """The dictionaries to draft with after this prompt."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

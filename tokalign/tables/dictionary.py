@@ -32,22 +32,18 @@ class Dictionary(Protocol):
 
     def __len__(self) -> int:
         """The number of stored contexts."""
-        ...
 
     def expected(self, suffix: Sequence[TargetId]) -> Sequence[tuple[TargetId, float]]:
         """Ids that may follow a text that ends in `suffix`, and the log-odds of each."""
-        ...
 
     def match_length(self, suffix: Sequence[TargetId]) -> int:
         """How many ids the longest stored context has in which `suffix` ends; 0 if none is."""
-        ...
 
     def follow(
         self, suffix: Sequence[TargetId], limit: int, *, p_min: float | None = None
     ) -> TokenTree[TargetId]:
         """The likely continuation of a text that ends in `suffix`, a chain of at most `limit` ids.
         p_min: the least probability of all ids together; None for the table's own."""
-        ...
 
 
 class Dictionaries:

@@ -118,18 +118,15 @@ class Source(Protocol):
     @property
     def name(self) -> str:
         """What it is called in statistics, and what trust in it is learned by."""
-        ...
 
     def follow(self, ids: Sequence[TargetId]) -> Any:
         """Read on in the committed text, and return its state.
 
         ids: all of it; it only grows from call to call.
         """
-        ...
 
     def advance(self, state: Any, token: TargetId) -> Any:
         """The state after one more id."""
-        ...
 
     def expect(self, state: Any) -> Sequence[tuple[TargetId, float]] | None:
         """Ids that may come next, and the log-odds ln(p / (1 - p)) of each, the best guess first.
@@ -138,7 +135,6 @@ class Source(Protocol):
         those of shorter contexts last, though some of them are likelier: sorting them gains nothing
         (`lab/results/host-time.md`). None or an empty sequence where it knows nothing.
         """
-        ...
 
 
 _TRUST_RATE = 0.02

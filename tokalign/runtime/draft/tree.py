@@ -58,7 +58,6 @@ class ComingNoise(Protocol):
 
     def rows(self, position: int) -> Sequence[Sequence[float]]:
         """e to the noise of every id, for `position` and as many further ones as are known."""
-        ...
 
 
 class _Place:

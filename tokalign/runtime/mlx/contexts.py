@@ -8,7 +8,6 @@ message, of the earlier turns, of the prompt and of the answer.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Hashable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 from mlx_lm.models.cache import KVCache, RotatingKVCache
 
+from tokalign.names.memory import machine_memory
 from tokalign.runtime.mlx.layers import can_cut_back, cut_back, leaves_of, positions
 from tokalign.runtime.rounds import common_prefix
 
@@ -125,7 +125,9 @@ class Contexts:
 
     def __init__(self, *, size: int, most_bytes: int | None) -> None:
         self._size = size
-        self._most_bytes = _memory() // _SHARE_OF_MEMORY if most_bytes is None else most_bytes
+        self._most_bytes = (
+            machine_memory() // _SHARE_OF_MEMORY if most_bytes is None else most_bytes
+        )
         self._chains: list[Chain] = []  # the most recently used last
 
     def clear(self) -> None:
@@ -192,11 +194,6 @@ class Contexts:
         if chain in self._chains:
             self._chains.remove(chain)
         self._chains.append(chain)
-
-
-def _memory() -> int:
-    """Bytes of the machine's memory."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _compact(layers: Sequence[Any]) -> None:

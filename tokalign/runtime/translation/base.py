@@ -45,7 +45,6 @@ class Translation(Protocol):
         learned: gives the probabilities that the draft model does not state.
         Nothing is proposed where nothing can be translated: slower, never wrong.
         """
-        ...
 
 
 class ChainTranslation(ABC):

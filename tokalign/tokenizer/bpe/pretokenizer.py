@@ -50,12 +50,10 @@ class Splitter(Protocol):
 
     def split(self, text: bytes) -> list[bytes]:
         """Cut `text` into pieces. None is empty, and joined they are the text."""
-        ...
 
     def count_settled(self, text: bytes, pieces: Sequence[bytes]) -> int:
         """How many of the first `pieces` of `text` stay what they are, whatever follows. text:
         begins with the text or at a final cut. The answer may be too small, never too large."""
-        ...
 
 
 class Reads(NamedTuple):
