@@ -12,6 +12,7 @@ from importlib import import_module
 from inspect import Parameter, Signature, signature
 from typing import Any
 
+from mlx_lm.generate import BatchStats
 from mlx_lm.generate import GenerationResponse as MlxLmResponse
 
 from tokalign.api.assemble import assemble
@@ -207,14 +208,17 @@ def generate(
         if verbose:
             print(response.text, end="", flush=True)
     if verbose and response is not None:
-        print(
-            f"\n{'=' * 10}\n"
-            f"Prompt: {response.prompt_tokens} tokens, {response.prompt_tps:.3f} tokens-per-sec\n"
-            f"Generation: {response.generation_tokens} tokens, "
-            f"{response.generation_tps:.3f} tokens-per-sec\n"
-            f"Peak memory: {response.peak_memory:.3f} GB"
-        )
+        print(f"\n{'=' * 10}\n{totals(response)}")
     return "".join(parts)
+
+
+def totals(of: GenerationResponse | BatchStats) -> str:
+    """What mlx-lm prints at the end if it is verbose."""
+    return (
+        f"Prompt: {of.prompt_tokens} tokens, {of.prompt_tps:.3f} tokens-per-sec\n"
+        f"Generation: {of.generation_tokens} tokens, {of.generation_tps:.3f} tokens-per-sec\n"
+        f"Peak memory: {of.peak_memory:.3f} GB"
+    )
 
 
 def _responses(

@@ -21,7 +21,7 @@ from tokalign.api.objects import (
     make_sampler,
     split_cache,
 )
-from tokalign.api.text import with_options
+from tokalign.api.text import totals, with_options
 from tokalign.errors import UsageError, require_callable, require_integer
 from tokalign.runtime.batch import Batch
 from tokalign.runtime.chat import Prompt
@@ -100,12 +100,7 @@ def batch_generate(
         stats = _answer(decoder, batch, answers, chooser, completion_batch_size)
     decoder.remember()
     if verbose:
-        print(
-            f"Prompt: {stats.prompt_tokens} tokens, {stats.prompt_tps:.3f} tokens-per-sec\n"
-            f"Generation: {stats.generation_tokens} tokens, "
-            f"{stats.generation_tps:.3f} tokens-per-sec\n"
-            f"Peak memory: {stats.peak_memory:.3f} GB"
-        )
+        print(totals(stats))
     decode = getattr(tokenizer, "decode", decoder.target.tokenizer.decode)
     return BatchResponse(
         [decode(answer.ids) for answer in answers],

@@ -43,7 +43,7 @@ _BITS = np.uint64(32)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NgramLevel:
-    """The n-grams of one order, sorted by their ids.
+    """The n-grams of one order, at least one, sorted by their ids.
 
     last: u16 or u32[k], the last id of each. counts: f32[k].
     prefix, suffix: u32[k], indices into the level of the next lower order (0 at order 1).
@@ -62,8 +62,6 @@ class NgramLevel:
     def find(self, prefix: NDArray[np.integer], last: NDArray[np.integer]) -> NDArray[np.int64]:
         """Indices of the n-grams with these prefixes and last ids; MISSING where there is none."""
         wanted = _keys(prefix, last)
-        if not len(self):
-            return np.full(len(wanted), MISSING)
         at = np.minimum(np.searchsorted(self.keys, wanted), len(self) - 1)
         return np.where(self.keys[at] == wanted, at, MISSING)
 

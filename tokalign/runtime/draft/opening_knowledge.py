@@ -84,31 +84,17 @@ def knowledge_from(curves: Sequence[CostCurve], target: Any, *drafts: Any) -> Kn
 
 
 def _model_knowledge(target: Any, draft: Any, curve: CostCurve) -> ModelKnowledge:
-    """Where the time of a draft's passes is not known, it is assumed to be to the target's, over as
-    many rows, as the bytes of weights that they read."""
-    times = _measured_drafts(curve) if curve.machine is not None else ()
-    return ModelKnowledge(
-        PassTimes(
-            times or _drafts_by_bytes(curve, target, draft), weight=_MEASURED_WEIGHT if times else 0
-        ),
-        ModelWorth(),
-    )
-
-
-def _measured_drafts(curve: CostCurve) -> Sequence[float]:
-    """Measured times of drafts of 1, 2, ... passes, the further ones of trees where these were
-    measured, or by the last difference."""
-    first, further = curve.draft_pass, curve.tree_pass or curve.draft_pass
-    return [] if first is None or further is None else _drafts(first.median, further.median)
-
-
-def _drafts_by_bytes(curve: CostCurve, target: Any, draft: Any) -> Sequence[float]:
-    if isinstance(draft, TrainedDrafter):
-        return _drafts(*[draft.step_bytes / weight_bytes(target)] * 2)
-    share, rows = weight_bytes(draft) / weight_bytes(target), Costs(rows=curve.row_times)
-    return _drafts(share, share * rows.verify(WIDTH) / rows.verify(1))
-
-
-def _drafts(first: float, further: float) -> Sequence[float]:
-    """Times of drafts of 1, 2, ... passes. The first one reads the text, the others grow a tree."""
-    return [first + passes * further for passes in range(MAX_DRAFT)]
+    """The first pass of a draft reads the text, the further ones grow a tree. Where they were not
+    measured, they are assumed to take to the target's, over as many rows, as the bytes of weights
+    that they read."""
+    weight = 0
+    if curve.machine is not None and curve.draft_pass is not None:
+        weight, first = _MEASURED_WEIGHT, curve.draft_pass.median
+        further = (curve.tree_pass or curve.draft_pass).median
+    elif isinstance(draft, TrainedDrafter):
+        first = further = draft.step_bytes / weight_bytes(target)
+    else:
+        first, rows = weight_bytes(draft) / weight_bytes(target), Costs(rows=curve.row_times)
+        further = first * rows.verify(WIDTH) / rows.verify(1)
+    times = [first + passes * further for passes in range(MAX_DRAFT)]
+    return ModelKnowledge(PassTimes(times, weight=weight), ModelWorth())
