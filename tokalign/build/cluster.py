@@ -18,19 +18,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from tokalign.build.corpus import Corpus
+from tokalign.build.corpus import Corpus, Stage
 from tokalign.build.counting.ngram_tree import grow_tree
 from tokalign.build.counting.runs import REMEDY, is_whole, require_workspace
 from tokalign.build.counting.token_ngrams import Counted, Counting, count, encode, make_encoder
 from tokalign.build.counting.word_encoder import MAX_WORDS
 from tokalign.build.counting.workers import peak_memory, workers
-from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, build_dictionary
-from tokalign.build.pack import build_pack, counting_words
+from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, backoff_bundle
+from tokalign.build.pack import counting_words, pack_bundle
 from tokalign.build.pipeline import BuildReport, build_tables, require_outputs
 from tokalign.child_processes import safe_path
 from tokalign.errors import CorpusError, OutputError, UsageError
 from tokalign.installation import install_line
 from tokalign.storage import locked, write_file
+from tokalign.tables.bundle import Bundle
 from tokalign.tables.header import MOST_HEADER_BYTES
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
@@ -165,13 +166,13 @@ def _make_table(job: ClusterJob) -> BuildReport:
     shards = [job.folder / name for record in records for name in record["runs"]]
     job.corpus.finish(stamp for record in records for stamp in record["stamps"])
 
-    def count_shards(counting: Counting, **_: object) -> Counted:
+    def build(corpus: Corpus, stage: Stage) -> Bundle:
         with workers(job.jobs, object) as apply:
-            orders, words = count(counting, shards, job.folder, apply, lambda _: None)
-        return Counted(grow_tree(orders), words)
+            orders, words = count(job.counting, shards, job.folder, apply, lambda _: None)
+        counted = Counted(grow_tree(orders), words)
+        make = pack_bundle if job.target is None else partial(backoff_bundle, job.target)
+        return make(counted, corpus.stamp, job.options, language=job.language, stage=stage)
 
-    recipe = build_pack if job.target is None else partial(build_dictionary, job.target)
-    build = partial(recipe, options=job.options, language=job.language, count=count_shards)
     built = build_tables(job.corpus, {job.path: build})
     most = max(record["peak_memory"] for record in records)
     return replace(built, peak_memory=max(most, built.peak_memory))

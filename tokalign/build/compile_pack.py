@@ -19,9 +19,9 @@ from pathlib import Path
 import numpy as np
 
 from tokalign.build.corpus import Corpus, Progress, Stage, batches, silent
-from tokalign.build.counting.ngram_tree import NgramLevel, grow_tree
+from tokalign.build.counting.ngram_tree import grow_tree
 from tokalign.build.counting.runs import open_workspace, write_run
-from tokalign.build.counting.token_ngrams import Counting, count
+from tokalign.build.counting.token_ngrams import Counted, Counting, count
 from tokalign.build.counting.windows import WEIGHT_UNIT, IdArray, IdSpace, merge_windows
 from tokalign.build.counting.workers import Task, workers
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, backoff_bundle
@@ -59,15 +59,15 @@ def compile_pack(
     """The dictionary of this tokenizer from a pack. Raises: BundleError for what is no pack; as
     `backoff_bundle`."""
     with open_workspace(options.workspace) as folder:
-        levels = _count(target, bundle, options.min_count, folder, stage)
+        counted = _count(target, bundle, options.min_count, folder, stage)
         return backoff_bundle(
-            target, bundle.corpus, levels, options, language=bundle.language, stage=stage
+            target, counted, bundle.corpus, options, language=bundle.language, stage=stage
         )
 
 
 def _count(
     target: Tokenizer[TargetId], bundle: Bundle, min_count: float, folder: Path, stage: Stage
-) -> list[NgramLevel]:
+) -> Counted:
     """The n-grams of tokens. The pack is out of memory when they come."""
     pack = Pack.from_bundle(bundle)
     positions = positions_of(pack)
@@ -86,8 +86,10 @@ def _count(
                 advance(size)
             del shards
         with stage(1000, "Counting token n-grams") as advance:
-            orders, _ = count(counting, runs, folder, apply, lambda part: advance(int(1000 * part)))
-    return grow_tree(orders)
+            orders, words = count(
+                counting, runs, folder, apply, lambda part: advance(int(1000 * part))
+            )
+    return Counted(grow_tree(orders), words)
 
 
 def _encode(target: Tokenizer[TargetId], words: Sequence[str], advance: Progress) -> _Encoded:

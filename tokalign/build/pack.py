@@ -14,7 +14,7 @@ import numpy as np
 
 from tokalign.build.corpus import Corpus, Stage, silent
 from tokalign.build.counting.ngram_tree import Floats, NgramLevel, smooth
-from tokalign.build.counting.token_ngrams import Count, Counted, Counting, count_corpus
+from tokalign.build.counting.token_ngrams import Counted, Counting, count_corpus
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions
 from tokalign.build.dictionary.pruning import RARELY_SEEN, Mask
 from tokalign.errors import UsageError
@@ -33,16 +33,11 @@ _FULL = 0.97  # of the bytes allowed; a pack that takes this share is full
 
 
 def build_pack(
-    corpus: Corpus,
-    options: BackoffOptions,
-    *,
-    language: str,
-    stage: Stage = silent,
-    count: Count = count_corpus,
+    corpus: Corpus, options: BackoffOptions, *, language: str, stage: Stage = silent
 ) -> Bundle:
     """The pack of a corpus. options: the size, the least count, and what counting takes. Raises: as
     `pack_bundle`."""
-    counted = count(
+    counted = count_corpus(
         counting_words(corpus, options.min_count),
         memory=options.memory,
         workspace=options.workspace,

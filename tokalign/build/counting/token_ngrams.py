@@ -143,10 +143,6 @@ def count_corpus(
         return Counted(grow_tree(orders), words)
 
 
-Count = Callable[..., Counted]
-"""Counts what it is given, as `count_corpus` does."""
-
-
 def make_encoder(tokenizer: Tokenizer[TargetId] | None, max_words: int) -> WordEncoder | None:
     """The state of a process that encodes; words need none."""
     return None if tokenizer is None else WordEncoder(tokenizer, max_words)

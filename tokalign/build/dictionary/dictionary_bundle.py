@@ -9,11 +9,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from tokalign.build.corpus import Corpus, Stage, silent
-from tokalign.build.counting.ngram_tree import CONCENTRATION, DISCOUNT, OPTIMISM, NgramLevel
+from tokalign.build.counting.ngram_tree import CONCENTRATION, DISCOUNT, OPTIMISM
 from tokalign.build.counting.token_ngrams import (
     MAX_NGRAMS,
     MIN_COUNT,
-    Count,
+    Counted,
     Counting,
     count_corpus,
 )
@@ -56,18 +56,15 @@ def build_dictionary(
     *,
     language: str,
     stage: Stage = silent,
-    count: Count = count_corpus,
 ) -> Bundle:
     """The dictionary that `options` describe. Raises: UsageError if not even its header fits."""
-    counted = count(
+    counted = count_corpus(
         Counting(corpus, target, min_count=options.min_count),
         memory=options.memory,
         workspace=options.workspace,
         stage=stage,
     )
-    return backoff_bundle(
-        target, corpus.stamp, counted.levels, options, language=language, stage=stage
-    )
+    return backoff_bundle(target, counted, corpus.stamp, options, language=language, stage=stage)
 
 
 def dictionary_of_lines(target: Tokenizer[TargetId], lines: Sequence[str]) -> BackoffTable:
@@ -81,8 +78,8 @@ def dictionary_of_lines(target: Tokenizer[TargetId], lines: Sequence[str]) -> Ba
 
 def backoff_bundle(
     target: Tokenizer[TargetId],
+    counted: Counted,
     stamp: Mapping[str, Any],
-    levels: list[NgramLevel],
     options: BackoffOptions,
     *,
     language: str,
@@ -90,6 +87,7 @@ def backoff_bundle(
 ) -> Bundle:
     """The back-off dictionary of n-grams. stamp: of their corpus. Raises: UsageError if not even
     its header fits."""
+    levels = counted.levels
     frame = Bundle(
         kind="dictionary",
         fingerprints={"target": target.fingerprint},
@@ -120,10 +118,10 @@ def backoff_bundle(
             levels, vocabulary_size=len(target.vocabulary), max_bytes=room, p_min=options.p_min
         )
         advance(1)
-    counted = {"entries": len(table), "different_predictions": table.predictions}
+    stored = {"entries": len(table), "different_predictions": table.predictions}
     return replace(
         frame,
         parameters={**frame.parameters, **table.parameters.to_header()},
-        statistics={**frame.statistics, **counted},
+        statistics={**frame.statistics, **stored},
         sections=table.to_sections(),
     )
