@@ -156,6 +156,8 @@ def test_invalid_lines_are_skipped_and_named_or_refused(tmp_path: Path, target: 
         ("--language pl CORPUS", 2, f"--draft NAME or {ONLY}"),
         (f"{ONLY} --alignment-only CORPUS", 2, "leave one of them out"),
         (f"{ONLY} --language ../pl", 2, "--language"),
+        (f"{ONLY} --language= CORPUS", 2, "it is empty"),
+        ("--from-pack DICTIONARY", 3, "of kind dictionary; give a .pack.tok file"),
         (f"{ONLY} --language {'n' * 65}", 2, "--language"),
         (f"{ONLY} --language pl --target beilik CORPUS", 2, "did you mean bielik"),
         (f"{ONLY} --language pl --engine datatrove -", 1, "standard input cannot be read here"),
@@ -169,7 +171,9 @@ def test_bad_input_is_one_line_with_the_exit_code_of_its_kind(
     tmp_path: Path, target: Path, corpus: Path, line: str, code: int, said: str
 ) -> None:
     (tmp_path / "empty.txt").touch()
+    [dictionary, *_] = shipped(TABLES).rglob("*.dictionary.tok")
     meant = {"EMPTY": tmp_path / "empty.txt", "CORPUS": corpus, "TARGET": target}
+    meant["DICTIONARY"] = dictionary
     words = [meant.get(word, word) for word in line.split()]
     run("build", "--target", target, *words, "--output", tmp_path / "o").is_refused(code, said)
     assert not (tmp_path / "o").exists()

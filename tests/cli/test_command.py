@@ -187,6 +187,13 @@ def test_every_rule_is_about_options_and_values_that_there_are() -> None:
                 assert any(fnmatchcase(choice, value) for choice in known.choices), rule
 
 
+def test_no_count_is_larger_than_what_tables_and_libraries_hold() -> None:
+    options = [one for command in COMMANDS.values() for one in command.params]
+    counts = [one.type for one in options if isinstance(one.type, click.types.IntParamType)]
+    assert len(counts) > 30
+    assert all(isinstance(kind, click.IntRange) and kind.max for kind in counts)
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_no_path_and_no_name_of_a_model_may_be_empty(name: str) -> None:
     """A variable of the shell that is not set would stand for the current folder."""
@@ -194,7 +201,7 @@ def test_no_path_and_no_name_of_a_model_may_be_empty(name: str) -> None:
     empty = [""] * sum(isinstance(one, click.Argument) for one in command.params)
     for parameter in command.params:
         is_path = isinstance(parameter.type, click.Path)
-        if is_path or {"--target", "--draft"} & {*parameter.opts}:
+        if is_path or {"--target", "--draft", "--field"} & {*parameter.opts}:
             is_option = isinstance(parameter, click.Option)
             result = CliRunner().invoke(command, [parameter.opts[0], ""] if is_option else empty)
             told = f"{result.stderr}{result.exception}"

@@ -44,7 +44,7 @@ def choose_dtype(dtype: str | None, *, note: Note = no_note) -> str | None:
 
     chosen = dtype or default_dtype()
     if chosen != dtype:
-        note(Detail(f"weights in {chosen}, the default here; --dtype chooses another format"))
+        note(Detail(f"weights in {chosen}, the default here"))
     return chosen
 
 

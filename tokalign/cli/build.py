@@ -32,7 +32,7 @@ from tokalign.train.options import MOST_SEED, Writing
 _OPTIONS = (
     Option("--target", "The target, or its tokenizer alone. Only --pack needs none.", MODEL_NAME),
     Option("--draft", "The draft, or its tokenizer alone.", MODEL_NAME),
-    Option("--language", "The language of the FILEs, which names the table.", metavar="CODE"),
+    Option("--language", "The language of the FILEs, which names the table.", NAME, metavar="CODE"),
     Option("--output", "Where tables go. Default: $TOKALIGN_TABLES or your data folder.", FOLDER),
     flag("--dictionary-only", "Only the dictionary; needs no --draft."),
     flag("--alignment-only", "Only the alignment of the pair."),

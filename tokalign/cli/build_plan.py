@@ -101,8 +101,9 @@ class BuildPlan:
         return builders
 
     def compiled(self, pack: Path) -> Builders:
-        target = self._resolved.tokenizer
-        path = self._folder / f"{read_header(pack).language}.dictionary.tok"
+        target, header = self._resolved.tokenizer, read_header(pack)
+        header.require_kind("pack")
+        path = self._folder / f"{header.language}.dictionary.tok"
         return {
             path: lambda _, stage: compile_pack(
                 target, read_bundle(pack), self.options, stage=stage

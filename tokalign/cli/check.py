@@ -34,6 +34,7 @@ _OPTIONS = (
     Option(
         "--language",
         f"Language of the sample: {', '.join(LANGUAGES)}. Default: that of the model, else en.",
+        NAME,
         metavar="CODE",
     ),
     flag(

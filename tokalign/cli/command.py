@@ -147,7 +147,8 @@ class FiniteRange(click.FloatRange):
         return number
 
 
-AT_LEAST_1, FROM_0 = click.IntRange(min=1), click.IntRange(min=0)
+MOST = 1 << 53  # of a count, which JSON and tables can hold
+AT_LEAST_1, FROM_0 = click.IntRange(1, MOST), click.IntRange(0, MOST)
 POSITIVE = FiniteRange(0, min_open=True)
 
 

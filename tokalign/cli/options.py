@@ -12,6 +12,7 @@ from tokalign.cli.command import (
     FILE,
     FOLDER,
     MODEL_NAME,
+    MOST,
     NAME,
     POSITIVE,
     SIZE,
@@ -53,8 +54,10 @@ def _option(field: Field[Any]) -> Option:
     if "among" in offered:
         kind = click.Choice(offered["among"])
     elif "least" in offered and reads is None:
-        number = FiniteRange if isinstance(field.default, float) else click.IntRange
-        kind = number(offered["least"], offered.get("most"))
+        number, most = (
+            (FiniteRange, None) if isinstance(field.default, float) else (click.IntRange, MOST)
+        )
+        kind = number(offered["least"], offered.get("most", most))
     return Option(
         f"{flag}/--no-{flag[2:]}" if field.default is True else flag,
         offered["about"],
@@ -140,7 +143,9 @@ GENERATION = (*MODEL, *DRAFTING, *SAMPLING, STOP, *ENDS, *TEMPLATE, *CACHE)
 FIELD = rare(
     "--field",
     "The field or column with the text, of .jsonl and Parquet files.",
-    default="text",
+    NAME,
+    "text",
+    metavar="TEXT",
 )
 LIMIT = Option("--limit", "Only the first N texts.", AT_LEAST_1)
 PAGE = FilePath(".html", mark='content="tokalign"')

@@ -18,6 +18,7 @@ from tokalign.cli.command import (
     FILE,
     FOLDER,
     FROM_0,
+    MOST,
     PATH,
     POSITIVE,
     Command,
@@ -59,7 +60,8 @@ if TYPE_CHECKING:
 _LABELLING, _LABELS, _FIT, _BLOCK = Labelling(), LabelOptions(), FitOptions(), BlockShape()
 """Their fields have the defaults."""
 
-_FROM_2, _SHARE = click.IntRange(min=2), click.FloatRange(0, 1, min_open=True)
+_SHARE = click.FloatRange(0, 1, min_open=True)
+_SIZE, _LAYER_COUNT = click.IntRange(1, 10_000_000), click.IntRange(1, 1_000)  # as folders may say
 _IDS = _BLOCK.draft_vocabulary
 _LAYERS = ReadType("LAYERS", lambda flag, text: read_layers(flag, text))
 
@@ -99,9 +101,14 @@ _OPTIONS = (
     ),
     Option("--positions", "Positions to train on, about.", AT_LEAST_1, _LABELS.positions),
     rare("--held-out", "Positions to measure acceptance on.", AT_LEAST_1, _LABELS.held_out),
-    rare("--window", "Ids of text read at once.", click.IntRange(min=16), _LABELS.window),
-    rare("--layers", "Layers of a block drafter.", AT_LEAST_1, _BLOCK.layers),
-    rare("--block", "Ids of a draft, the last committed one included.", _FROM_2, _BLOCK.block),
+    rare("--window", "Ids of text read at once.", click.IntRange(16, MOST), _LABELS.window),
+    rare("--layers", "Layers of a block drafter.", _LAYER_COUNT, _BLOCK.layers),
+    rare(
+        "--block",
+        "Ids of a draft, the last committed one included.",
+        click.IntRange(2, 1_000),
+        _BLOCK.block,
+    ),
     rare("--taps", "The target's layers that it reads, as 1,12,22.", _LAYERS),
     rare("--causal", "An id of a block sees only those before it.", is_flag=True),
     rare("--decay", "Weight of a draft's position over the one before.", _SHARE, _FIT.decay),
@@ -112,15 +119,15 @@ _OPTIONS = (
         click.Choice(["disk", "again"]),
     ),
     rare("--draft-vocabulary", "Most ids that EAGLE-3's head knows.", AT_LEAST_1, _IDS),
-    rare("--width", f"Width. Default: the target's hidden size, at most {WIDEST}.", AT_LEAST_1),
-    rare("--blocks", "Residual blocks in the drafter.", FROM_0, 2),
+    rare("--width", f"Width. Default: the target's hidden size, at most {WIDEST}.", _SIZE),
+    rare("--blocks", "Residual blocks in the drafter.", click.IntRange(0, 1_000), 2),
     rare(
         "--head",
         "tied: the target's output head. factored: one of its own, of low rank.",
         click.Choice(["tied", "factored"]),
         "tied",
     ),
-    rare("--rank", "The rank of a factored head.", AT_LEAST_1, 512),
+    rare("--rank", "The rank of a factored head.", _SIZE, 512),
     several(
         "--loss losses",
         "What is learned; repeatable. marginal: the labels. kl, "

@@ -264,7 +264,15 @@ class CacheOptions:
         most=8,
         rare=True,
     )
-    kv_group_size: int = declared(64, "Group size of the quantized KV cache.", least=1, rare=True)
+    kv_group_size: int = declared(
+        64,
+        "Group size of the quantized KV cache: 32, 64 or 128.",
+        takes="N",
+        among=(32, 64, 128),
+        least=32,
+        most=128,
+        rare=True,
+    )
     quantized_kv_start: int = declared(
         5000, "Quantize the KV cache from this position on.", least=0, rare=True
     )

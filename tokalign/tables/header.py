@@ -104,6 +104,12 @@ class Header:
     def language(self) -> str:
         return str(self.parameters.get("language", "unnamed"))
 
+    def require_kind(self, kind: str) -> None:
+        if self.kind != kind:
+            raise BundleError(
+                f"{self.name} is a table of kind {self.kind}; give a .{kind}.tok file"
+            )
+
     def require(self, *, target: str, draft: str | None = None, remedy: str) -> None:
         """Raises: FingerprintError for a table that was built for other tokenizers. remedy:
         rebuilds it."""

@@ -192,10 +192,7 @@ def _read(
 ) -> Bundle:
     """A table file of this kind and these tokenizers. Raises: BundleError, FingerprintError."""
     bundle = read_bundle(path)
-    if bundle.kind != kind:
-        raise BundleError(
-            f"{bundle.name} is a table of kind {bundle.kind}; give a .{kind}.tok file"
-        )
+    bundle.require_kind(kind)
     theirs = None if draft is None else draft.fingerprint
     bundle.require(target=target.fingerprint, draft=theirs, remedy=remedy)
     return bundle
