@@ -133,7 +133,8 @@ def test_python_knows_aliases_too() -> None:
 
 def test_the_config_file_gives_defaults_that_the_command_line_overrides(home: Path) -> None:
     (home / "tokalign.toml").write_text(
-        f'target = "{DEMO / "target"}"\n[decode]\nmax-tokens = 3\nignore-chat-template = true\n'
+        f'target = "{DEMO / "target"}"\nport = 80\nstop = "never"\n'
+        "[decode]\nmax-tokens = 3\nignore-chat-template = true\n"
     )
     configured = run("decode", "Ala ma", "--method", "plain", "--json").json
     assert configured["generation_tokens"] == 3
@@ -141,7 +142,18 @@ def test_the_config_file_gives_defaults_that_the_command_line_overrides(home: Pa
 
 
 @pytest.mark.parametrize(
-    ("text", "told"), [("[decode]\nmax-token = 3", "no option --max-token"), ("x =", "cannot be")]
+    ("text", "told"),
+    [
+        ("[decode]\nmax-token = 3", "no option --max-token"),
+        ("x =", "cannot be"),
+        ("max-token = 3", "no command has max-token"),
+        ("[decoding]\nmax-tokens = 3", "no command has decoding"),
+        ("decode = 3", "write [decode]"),
+        ("seed = 1979-05-27", "not a date"),
+        ("max-tokens = [3]", "not a list"),
+        ("stop = [[3]]", "not a list"),
+        ("color = {}", "not a dict"),
+    ],
 )
 def test_a_wrong_config_file_is_named(home: Path, text: str, told: str) -> None:
     (home / "tokalign.toml").write_text(text)

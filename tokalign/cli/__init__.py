@@ -53,6 +53,12 @@ GROUPS = {
 _COMMANDS = {name: text for group in GROUPS.values() for name, text in group.items()}
 
 
+def _command(name: str) -> click.Command:
+    command = import_module(f"tokalign.cli.{name}").command
+    assert isinstance(command, click.Command)
+    return command
+
+
 class _LazyGroup(click.Group):
     """A group that knows its commands by name and imports only the one that runs."""
 
@@ -62,10 +68,9 @@ class _LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in _COMMANDS:
             return None
-        command = import_module(f"tokalign.cli.{name}").command
-        assert isinstance(command, click.Command)
+        command = _command(name)
         if config := read_config():
-            ctx.default_map = {name: defaults(config, command)}
+            ctx.default_map = {name: defaults(config, command, lambda: map(_command, _COMMANDS))}
         return command
 
     def resolve_command(

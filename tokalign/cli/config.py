@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 
 from tokalign.cli.conflicts import flag_of
-from tokalign.errors import UsageError
+from tokalign.errors import UsageError, shown
 
 
 def config_path() -> Path:
@@ -41,26 +41,50 @@ def read_config() -> dict[str, Any]:
         raise UsageError(f"{path} cannot be read ({error}); correct it or remove it") from error
 
 
-def defaults(config: dict[str, Any], command: click.Command) -> dict[str, Any]:
-    """The defaults of a command, by the names of click. Raises: UsageError for an option that the
-    command does not have, in its own table."""
-    options = {flag: option for option in command.params for flag in _names(option)}
+def defaults(
+    config: dict[str, Any], command: click.Command, others: Callable[[], Iterable[click.Command]]
+) -> dict[str, Any]:
+    """The defaults of a command, by the names of click. others: all commands. Raises: UsageError
+    for an option that the command does not have, in its own table, or that none has, and for a
+    value that is none of an option."""
+    options, path = _options(command), config_path()
     own = config.get(command.name or "", {})
+    if not isinstance(own, dict):
+        raise UsageError(f"{path}: {command.name} is a command; write [{command.name}] for a table")
     if unknown := next((name for name in own if name not in options), None):
         raise UsageError(
-            f"{config_path()}: {command.name} has no option --{unknown}; "
+            f"{path}: {command.name} has no option --{unknown}; "
             f"tokalign {command.name} --help-all lists them"
         )
+    if strange := config.keys() - options:
+        known = {name for one in others() for name in (str(one.name), *_options(one))}
+        if unknown := min(strange - known, default=None):
+            raise UsageError(f"{path}: no command has {unknown}; correct the name or remove it")
     stated = {name: value for name, value in config.items() if name in options} | own
-    return {str(options[name].name): _as_typed(value) for name, value in stated.items()}
+    return {
+        str(options[name].name): _as_typed(name, value, options[name])
+        for name, value in stated.items()
+    }
 
 
-def _names(option: click.Parameter) -> Iterator[str]:
-    if isinstance(option, click.Option):
-        yield from {flag_of(option)[2:], *(flag[2:] for flag in option.opts if flag[:2] == "--")}
+def _options(command: click.Command) -> dict[str, click.Option]:
+    options = [one for one in command.params if isinstance(one, click.Option)]
+    return {name: one for one in options for name in _names(one)}
 
 
-def _as_typed(value: Any) -> Any:
+def _names(option: click.Option) -> Iterator[str]:
+    yield from {flag_of(option)[2:], *(flag[2:] for flag in option.opts if flag[:2] == "--")}
+
+
+def _as_typed(name: str, value: Any, option: click.Option) -> Any:
     """Numbers as texts, which the types of options read."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return str(value) if is_number else value
+    if option.multiple:
+        several = value if isinstance(value, list) else [value]
+        return [_text(name, one) for one in several]
+    return value if option.is_flag and isinstance(value, bool) else _text(name, value)
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str | int | float):
+        raise UsageError(f"{config_path()}: {name} takes a text or a number, not {shown(value)}")
+    return str(value)
