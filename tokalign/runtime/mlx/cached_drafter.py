@@ -27,22 +27,36 @@ from tokalign.tokenizer.vocabulary import TargetId
 
 class CachedDrafter(TrainedDrafter):
     """A network that reads pairs of an id and a hidden state, with a cache for its layers. Rotary
-    embeddings and attention are modules that are called as those of mlx-lm."""
+    embeddings and attention are modules that are called as those of mlx-lm.
+
+    norm: before its head. goes_on_normed: whether it goes on from its outputs after that.
+    """
 
     layers: list[Any]
+    norm: Any
+    goes_on_normed: bool
 
-    @abstractmethod
     def states(self, watched: Array) -> Array:
         """Hidden states f[n, width] of the rows that `watch` keeps, f[n, ...]."""
+        return watched.astype(self.norm.weight.dtype)
 
     @abstractmethod
     def read(self, ids: Array, states: Array, cache: Sequence[Any], mask: Any) -> Array:
         """Ids i[n] and the hidden states f[n, width] of the ids before them -> outputs f[n, width].
         mask: "causal", or bool[n, cached + n]."""
 
-    @abstractmethod
+    def output(self, x: Array) -> Array:
+        """What it goes on from, f[..., width] of its last layer."""
+        return self.norm(x) if self.goes_on_normed else x
+
+    def normed(self, outputs: Array) -> Array:
+        """What its head reads of outputs f[..., width]."""
+        return outputs if self.goes_on_normed else self.norm(outputs)
+
     def logits(self, outputs: Array) -> Array:
-        """Outputs f[n, width] -> logits f[n, vocabulary of the target]."""
+        """Outputs f[n, width] -> logits f[n, vocabulary of the target], -inf for ids that its head
+        does not know."""
+        return self._ends.unembed(self.normed(outputs).astype(self._ends.dtype))
 
     def session(self, target: TargetModelSession) -> CachedSession:
         return CachedSession(self, target)

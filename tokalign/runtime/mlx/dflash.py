@@ -141,7 +141,7 @@ class DFlashDrafter(TapsDrafter):
         """
         masks = [self.config.mask_token_id] * (self.config.block_size - 1)
         block = self.embedded(mx.array([[last, *masks]], dtype=mx.uint32))
-        context = self.context(taps)
+        context = self.hidden_norm(self.fc(taps.astype(self.norm.weight.dtype)[None]))
         for layer, keys in zip(self.layers, known, strict=True):
             block = layer(block, context, keys)
         return self.norm(block[0, -self.config.guesses :])
@@ -178,15 +178,6 @@ class DFlashDrafter(TapsDrafter):
         if self.config.confidence_head_with_markov:
             hidden = mx.concatenate([hidden, self.markov_head.markov_w1(before)], axis=-1)
         return self.confidence_head(hidden)
-
-    def embedded(self, ids: Array) -> Array:
-        """i[..., n] -> f[..., n, width]."""
-        embedded = super().embedded(ids)
-        return embedded if "embed_tokens" in self else embedded * self._scale
-
-    def context(self, taps: Array) -> Array:
-        """f[n, layers * width] -> f[1, n, width], what all layers read of the context."""
-        return self.hidden_norm(self.fc(taps.astype(self.norm.weight.dtype)[None]))
 
 
 def load_dflash(folder: Path, target: Any) -> DFlashDrafter:

@@ -52,6 +52,7 @@ class Eagle3Drafter(TapsDrafter, CachedDrafter):
 
     def __init__(self, config: Eagle3Config, target: Any) -> None:
         super().__init__(config, target)
+        self.goes_on_normed = config.norm_output
         if config.norm_before_fc:
             self.input_norm = nn.RMSNorm(self.fc.weight.shape[1], eps=config.rms_norm_eps)
         if config.fc_norm:
@@ -61,7 +62,7 @@ class Eagle3Drafter(TapsDrafter, CachedDrafter):
         self.layers = [FirstLayer(config), *others]
 
     def states(self, watched: Array) -> Array:
-        watched = watched.astype(self.norm.weight.dtype)
+        watched = super().states(watched)
         if self.config.norm_before_fc:
             watched = self.input_norm(watched)
         if self.config.fc_norm:
@@ -77,23 +78,13 @@ class Eagle3Drafter(TapsDrafter, CachedDrafter):
             x = layer(x, mask, of_layer)
         return self.output(x[0])
 
-    def output(self, x: Array) -> Array:
-        """What it goes on from, f[..., width] of its last layer."""
-        return self.norm(x) if self.config.norm_output else x
-
-    def normed(self, outputs: Array) -> Array:
-        """What its head reads of outputs f[..., width]."""
-        return outputs if self.config.norm_output else self.norm(outputs)
-
     def logits(self, outputs: Array) -> Array:
-        """See `CachedDrafter`; -inf for ids that its head does not know."""
-        outputs = self.normed(outputs)
         if "lm_head" in self:
-            logits = self.lm_head(outputs)
+            logits = self.lm_head(self.normed(outputs))
         elif self.config.tie_word_embeddings and "embed_tokens" in self:
-            logits = self.embed_tokens.as_linear(outputs)
+            logits = self.embed_tokens.as_linear(self.normed(outputs))
         else:
-            logits = self._ends.unembed(outputs.astype(self._ends.dtype))
+            logits = super().logits(outputs)
         return self.among_all(logits)
 
 

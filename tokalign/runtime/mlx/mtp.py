@@ -55,7 +55,7 @@ class MtpDrafter(CachedDrafter):
             raise IncompatibleError(
                 f"MTP layers of a {kind} model are not run; leave --drafter out"
             )
-        self._ends, self._goes_on_normed = TargetEnds.of(target), GOES_ON_NORMED[kind]
+        self._ends, self.goes_on_normed = TargetEnds.of(target), GOES_ON_NORMED[kind]
         args = getattr(target, "language_model", target).args
         width, eps, last = args.hidden_size, args.rms_norm_eps, target.layers[-1]
         self.fc = nn.Linear(2 * width, width, bias=False)
@@ -67,9 +67,6 @@ class MtpDrafter(CachedDrafter):
     def watch(self, model: Any) -> KeptRows:
         return state_rows(model, MOST_ROWS)
 
-    def states(self, watched: Array) -> Array:
-        return watched.astype(self.norm.weight.dtype)
-
     def read(self, ids: Array, states: Array, cache: Sequence[Any], mask: Any) -> Array:
         embedded = self._ends.embed(ids).astype(states.dtype)
         joined = [self.embedding_norm(embedded), self.hidden_norm(states)]
@@ -78,11 +75,7 @@ class MtpDrafter(CachedDrafter):
             mask = create_causal_mask(len(ids), cache[0].offset)
         for layer, of_layer in zip(self.layers, cache, strict=True):
             x = layer(x, mask, of_layer)
-        return self.norm(x[0]) if self._goes_on_normed else x[0]
-
-    def logits(self, outputs: Array) -> Array:
-        outputs = outputs if self._goes_on_normed else self.norm(outputs)
-        return self._ends.unembed(outputs.astype(self._ends.dtype))
+        return self.output(x[0])
 
 
 def holds_mtp(folder: Path, target: Any) -> bool:

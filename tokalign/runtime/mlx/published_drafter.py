@@ -76,6 +76,7 @@ class TapsDrafter(TrainedDrafter):
         self._ends.require_fit(config, layers)
         self._taps = config.taps(layers)
         self._ids: Array = None
+        self._scale = 1.0  # of the target's embedding
         self.watch(target)
         self.fc = nn.Linear(len(self._taps) * reads, config.hidden_size, bias=False)
         self.norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
@@ -122,7 +123,9 @@ class TapsDrafter(TrainedDrafter):
 
     def embedded(self, ids: Array) -> Array:
         """i[...] -> f[..., width]."""
-        return (self.embed_tokens if "embed_tokens" in self else self._ends.embed)(ids)
+        if "embed_tokens" in self:
+            return self.embed_tokens(ids)
+        return self._ends.embed(ids) * self._scale
 
     def among_all(self, logits: Array) -> Array:
         """f[..., draft vocabulary] -> f[..., vocabulary of the target], -inf for ids that its head
