@@ -104,7 +104,7 @@ def random_block_drafter(
     `TapsDrafter.own`."""
     config = config or block_config(model, **changed)
     mx.random.seed(seed)
-    drafter = DFlashDrafter(DFlashConfig.from_json(config, name="random"), model)
+    drafter = DFlashDrafter(DFlashConfig.from_json(config), model)
     drafter.own(**(own or {}))
     drafter.update(tree_map(random_weight, drafter.parameters()))
     if quantization := changed.get("quantization"):
@@ -128,7 +128,7 @@ class KnowingDrafter(DFlashDrafter):
         **changed: Any,
     ) -> None:
         config = config or block_config(model, **changed)
-        super().__init__(DFlashConfig.from_json(config, name="it"), model)
+        super().__init__(DFlashConfig.from_json(config), model)
         self._text, self._after = list(text), after
 
     def hidden(self, last: int, taps: Array, known: Sequence[WindowCache]) -> Array:

@@ -47,7 +47,7 @@ def known_ids(config: dict[str, Any]) -> Array:
 def random_eagle(model: Any, config: dict[str, Any], **own: Any) -> Eagle3Drafter:
     """A drafter of this configuration with random weights. own: as in `TapsDrafter.own`."""
     mx.random.seed(7)
-    shape = Eagle3Config.from_json(config, name="random")
+    shape = Eagle3Config.from_json(config)
     whole = shape.draft_vocab_size == vocabulary_size(model)
     ids = None if whole else known_ids(config)
     drafter = Eagle3Drafter(shape, model)
@@ -81,7 +81,7 @@ class KnowingEagle(Knowing, Eagle3Drafter):
 
 def knowing_eagle(model: Any, text: Sequence[int], after: int) -> KnowingEagle:
     config = {**eagle_config(model), "draft_vocab_size": vocabulary_size(model)}
-    return KnowingEagle(Eagle3Config.from_json(config, name="it"), model).know(text, after)
+    return KnowingEagle(Eagle3Config.from_json(config), model).know(text, after)
 
 
 def write_eagle(

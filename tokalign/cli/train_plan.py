@@ -99,20 +99,19 @@ class TrainPlan:
             last = (layers - 3, layers - 2, layers - 1)
             return replace(shape, taps=spread if len({*spread}) == len(spread) else last)
         from tokalign.tables.dflash_config import DFlashConfig
-        from tokalign.tables.drafter_config import read_drafter_json
+        from tokalign.tables.drafter_config import read_drafter_json, reading
         from tokalign.tables.eagle3_config import Eagle3Config
 
-        config, name = read_drafter_json(folder), str(folder)
+        config = read_drafter_json(folder)
         made: DFlashConfig | Eagle3Config
-        if self.kind == "dflash":
-            made = DFlashConfig.from_json(config, name=name)
+        with reading(str(folder)):
+            made = (DFlashConfig if self.kind == "dflash" else Eagle3Config).from_json(config)
+        if isinstance(made, DFlashConfig):
             shape = BlockShape(layers=len(made.layer_types), block=made.block_size)
-        else:
-            made = Eagle3Config.from_json(config, name=name)
-            if made.quantization or made.num_hidden_layers != 1:
-                raise UsageError(
-                    f"{name} is quantized or has several layers; give one of one in 16 bits"
-                )
+        elif made.quantization or made.num_hidden_layers != 1:
+            raise UsageError(
+                f"{folder} is quantized or has several layers; give one of one in 16 bits"
+            )
         if sizes is not None:
             made.require_fit(layers=layers, width=sizes[0], vocabulary=sizes[1])
         return replace(shape, taps=made.taps(layers))

@@ -29,6 +29,7 @@ from tokalign.tables.drafter_config import (
     StateShape,
     known_format,
     read_drafter_json,
+    reading,
 )
 from tokalign.tables.drafter_formats import BLOCK_FORMATS, TARGETS, DrafterFormat
 from tokalign.tables.eagle3_config import Eagle3Config
@@ -178,7 +179,8 @@ def _facts(folder: Path, parts: Iterable[Read], name: str) -> DrafterFacts:
         config = read_drafter_config(folder)
     tokenizer = config["target"]["tokenizer"] if kind is DrafterFormat.RECURRENT else None
     reader: Any = _SHAPES.get(kind, StateShape)
-    shape = reader.from_json(config, name=name)
+    with reading(name):
+        shape = reader.from_json(config)
     ids = None
     if isinstance(shape, DrafterShape) and shape.draft_vocab_size != shape.vocab_size:
         ids = _own_ids(parts, shape.draft_vocab_size)

@@ -20,7 +20,6 @@ from tokalign.tables.drafter_config import (
     Count,
     DrafterShape,
     Size,
-    reading,
     refuse,
     refuse_unknown,
 )
@@ -71,17 +70,17 @@ class DFlashConfig(DrafterShape):
     confidence_head_with_markov: bool = True
 
     @classmethod
-    def from_json(cls, config: Config, *, name: str) -> DFlashConfig:
-        """Read a `config.json`. Raises: BundleError, with `name`, for one that cannot be run."""
+    def from_json(cls, config: Config) -> DFlashConfig:
+        """Read a `config.json`. Raises: ValueError and others (see `reading`) for one that cannot
+        be run."""
         odd = [key for key in _OTHER_NETWORKS if config.get(key)]
         odd += ["rope_is_neox_style: false"] * (config.get("rope_is_neox_style") is False)
-        with reading(name):
-            refuse(odd)
-            is_dspark = drafter_format(config) is DrafterFormat.DSPARK
-            flat = (_OF_DSPARK if is_dspark else {}) | _unpacked(config)
-            types = flat.get("layer_types") or [FULL] * flat["num_hidden_layers"]
-            made = cls.read({**flat, "layer_types": types})
-            _require_runnable(made)
+        refuse(odd)
+        is_dspark = drafter_format(config) is DrafterFormat.DSPARK
+        flat = (_OF_DSPARK if is_dspark else {}) | _unpacked(config)
+        types = flat.get("layer_types") or [FULL] * flat["num_hidden_layers"]
+        made = cls.read({**flat, "layer_types": types})
+        _require_runnable(made)
         return made
 
     def require_fit(self, *, layers: int, width: int, vocabulary: int) -> None:

@@ -148,15 +148,14 @@ class StateShape:
     vocab_size: Size | None = None
 
     @classmethod
-    def from_json(cls, config: Mapping[str, Any], *, name: str) -> Self:
-        """Read a `config.json`. Raises: BundleError, with `name`, for a network that is not run;
-        ValueError for garbled numbers."""
+    def from_json(cls, config: Mapping[str, Any]) -> Self:
+        """Read a `config.json`. Raises: ValueError and others (see `reading`) for one that cannot
+        be run."""
         kind = drafter_format(config)
-        with reading(name):
-            if kind in _STATE_KEYS:
-                refuse_unknown(config, _STATE_KEYS[kind])
-            if kind is DrafterFormat.REDRAFTER and not config.get("rnn"):
-                raise ValueError("it is a drafter without recurrence")
+        if kind in _STATE_KEYS:
+            refuse_unknown(config, _STATE_KEYS[kind])
+        if kind is DrafterFormat.REDRAFTER and not config.get("rnn"):
+            raise ValueError("it is a drafter without recurrence")
         inner = config.get("drafter") or config.get("text_config") or config
         ids = inner.get("vocab_size") or inner.get("vocabulary_size")
         width = config.get("backbone_hidden_size") or inner.get("hidden_size")

@@ -14,7 +14,6 @@ from typing import Any
 from tokalign.tables.drafter_config import (
     SHAPE_KEYS,
     DrafterShape,
-    reading,
     refuse,
     refuse_unknown,
 )
@@ -52,19 +51,19 @@ class Eagle3Config(DrafterShape):
     norm_output: bool = False
 
     @classmethod
-    def from_json(cls, config: Mapping[str, Any], *, name: str) -> Eagle3Config:
-        """Read a `config.json`. Raises: BundleError, with `name`, for one that cannot be run."""
-        with reading(name):
-            nested = config.get("transformer_layer_config") or {}
-            config = {"num_hidden_layers": 1, **nested, **config}
-            own = config.get("eagle_config") or {}
-            odd = [kind for kind in config.get("layer_types") or [] if kind != "full_attention"]
-            odd += [key for key in own if key != INPUTS and own[key] != _USUAL.get(key)]
-            if config.get("fc_norm") and config.get("norm_before_fc"):
-                odd.append("fc_norm beside norm_before_fc")
-            refuse_unknown(config, _KNOWN)
-            refuse(odd)
-            layers = own.get(INPUTS) or None
-            if (inputs := config.get(INPUTS)) is not None:
-                layers = [layer - 1 for layer in inputs]
-            return cls.read({**config, "target_layer_ids": layers})
+    def from_json(cls, config: Mapping[str, Any]) -> Eagle3Config:
+        """Read a `config.json`. Raises: ValueError and others (see `reading`) for one that cannot
+        be run."""
+        nested = config.get("transformer_layer_config") or {}
+        config = {"num_hidden_layers": 1, **nested, **config}
+        own = config.get("eagle_config") or {}
+        odd = [kind for kind in config.get("layer_types") or [] if kind != "full_attention"]
+        odd += [key for key in own if key != INPUTS and own[key] != _USUAL.get(key)]
+        if config.get("fc_norm") and config.get("norm_before_fc"):
+            odd.append("fc_norm beside norm_before_fc")
+        refuse_unknown(config, _KNOWN)
+        refuse(odd)
+        layers = own.get(INPUTS) or None
+        if (inputs := config.get(INPUTS)) is not None:
+            layers = [layer - 1 for layer in inputs]
+        return cls.read({**config, "target_layer_ids": layers})

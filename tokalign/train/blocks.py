@@ -17,7 +17,7 @@ from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.dflash import DFlashDrafter, load_dflash
 from tokalign.runtime.rounds import Array
 from tokalign.tables.dflash_config import DFlashConfig
-from tokalign.tables.drafter_config import read_drafter_json
+from tokalign.tables.drafter_config import read_drafter_json, reading
 from tokalign.tokenizer.vocabulary import TargetId
 from tokalign.train.begun import attend, begin_as_target, target_sizes
 from tokalign.train.drafters import DrafterLearner, Made, WindowBatch
@@ -78,7 +78,8 @@ class BlockLearner(DrafterLearner):
             "dflash_config": {"target_layer_ids": list(taps), "mask_token_id": _mask(target)},
             **sizes,
         }
-        drafter = DFlashDrafter(DFlashConfig.from_json(own, name="the new drafter"), model)
+        with reading("the new drafter"):
+            drafter = DFlashDrafter(DFlashConfig.from_json(own), model)
         begin_as_target(drafter, model)
         width, first = sizes["hidden_size"], len(model.layers) - shape.layers
         if first - 1 in taps:

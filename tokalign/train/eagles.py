@@ -23,7 +23,7 @@ from tokalign.runtime.mlx.published_drafter import among_all, by_head
 from tokalign.runtime.mlx.recurrent_drafter import TargetEnds
 from tokalign.runtime.mlx.weights import read_config
 from tokalign.runtime.rounds import Array
-from tokalign.tables.drafter_config import SHAPE_KEYS, read_drafter_json
+from tokalign.tables.drafter_config import SHAPE_KEYS, read_drafter_json, reading
 from tokalign.tables.eagle3_config import INPUTS, Eagle3Config
 from tokalign.tokenizer.vocabulary import TargetId
 from tokalign.train.begun import attend, begin_as_target, target_sizes
@@ -115,7 +115,8 @@ class EagleLearner(DrafterLearner):
         model, width = target.model, own["hidden_size"]
         taps = self.shape.read_of(len(model.layers))
         config = self._with_head(target, own, taps)
-        drafter = Eagle3Drafter(Eagle3Config.from_json(config, name="the new drafter"), model)
+        with reading("the new drafter"):
+            drafter = Eagle3Drafter(Eagle3Config.from_json(config), model)
         begin_as_target(drafter, model)
         drafter.fc.weight[:, -width:] += mx.eye(width)
         return drafter, config

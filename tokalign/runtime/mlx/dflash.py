@@ -11,9 +11,8 @@ Source: DFlash (z-lab), DFlash 2 and DSpark (DeepSpec): the published layouts, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -27,12 +26,11 @@ from tokalign.runtime.mlx.dflash_heads import (
     MarkovHead,
 )
 from tokalign.runtime.mlx.dflash_session import DFlashSession
-from tokalign.runtime.mlx.published_drafter import TapsDrafter, by_head, read_weights
+from tokalign.runtime.mlx.published_drafter import TapsDrafter, Weights, by_head, from_folder
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.window_cache import WindowCache
 from tokalign.runtime.rounds import UNBOUNDED, Array
 from tokalign.tables.dflash_config import SLIDING, DFlashConfig
-from tokalign.tables.drafter_config import read_drafter_json
 
 
 class DFlashAttention(Attention):  # type: ignore[misc]
@@ -180,7 +178,7 @@ class DFlashDrafter(TapsDrafter):
         return self.confidence_head(hidden)
 
 
-def load_dflash(folder: Path, target: Any) -> DFlashDrafter:
-    """See `drafter_folder.Load`."""
-    config = DFlashConfig.from_json(read_drafter_json(folder), name=str(folder))
-    return DFlashDrafter(config, target).filled(read_weights(folder), name=str(folder))
+@from_folder
+def load_dflash(config: Mapping[str, Any], weights: Weights, target: Any) -> DFlashDrafter:
+    """See `from_folder`."""
+    return DFlashDrafter(DFlashConfig.from_json(config), target).filled(weights)

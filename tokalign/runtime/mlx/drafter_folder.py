@@ -38,7 +38,7 @@ from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, RecurrentDraft
 from tokalign.runtime.mlx.trained_drafter import TrainedDrafter
 from tokalign.runtime.mlx.weights import content_fingerprint, once_per_model
 from tokalign.storage import FileState, file_state, write_file
-from tokalign.tables.drafter_config import known_format, read_drafter_json, reading
+from tokalign.tables.drafter_config import known_format, read_drafter_json
 from tokalign.tables.drafter_formats import BLOCK_FORMATS, DrafterFormat
 from tokalign.tables.finding import (
     DRAFTER_CONFIG,
@@ -121,7 +121,7 @@ def load_drafter(folder: Path, target: Target) -> RecurrentDrafter:
     ends, weights = TargetEnds.of(target.model), find_drafter_weights(folder, config)
     try:
         drafter = RecurrentDrafter(convert(config["drafter"], DrafterConfig), ends)
-        fill(drafter, load_arrays(weights), None, name=weights.name)
+        fill(drafter, load_arrays(weights))
     except (TypeError, ValueError, TokalignError) as error:
         raise damaged_drafter(folder, in_one_line(error)) from error
     return drafter
@@ -143,21 +143,17 @@ def _require_target(folder: Path, wanted: Mapping[str, Any], target: Mapping[str
         )
 
 
-Load = Callable[[Path, Any], TrainedDrafter]
-"""Reads the drafter in a folder for a loaded target, whose number format it takes. Raises:
-BundleError for one that cannot be read or run; IncompatibleError for another target."""
-
-_PUBLISHED: dict[DrafterFormat, Load] = {
+_PUBLISHED: dict[DrafterFormat, Callable[[Path, Any], TrainedDrafter]] = {
     **dict.fromkeys(BLOCK_FORMATS, load_dflash),
     DrafterFormat.EAGLE_3: load_eagle3,
     DrafterFormat.MTP: load_mtp,
     DrafterFormat.GEMMA_4: load_gemma4_assistant,
     DrafterFormat.REDRAFTER: load_redrafter,
 }
-"""What reads a folder in a format that others publish."""
+"""What reads a folder in a format that others publish (`published_drafter.from_folder`)."""
 
 
-def _reader_of(folder: Path) -> Load | None:
+def _reader_of(folder: Path) -> Callable[[Path, Any], TrainedDrafter] | None:
     """What reads the drafter in a folder, if it is in a format that others publish. Raises:
     BundleError for another folder with a configuration."""
     if not (folder / DRAFTER_CONFIG).is_file():
@@ -182,8 +178,7 @@ def named_drafter(folder: Path, target: Target, *, note: Note = lambda _: None) 
     if key not in loaded:
         loaded.clear()
         load = _reader_of(folder)
-        with reading(str(folder)):
-            loaded[key] = load(folder, target.model) if load else load_drafter(folder, target)
+        loaded[key] = load(folder, target.model) if load else load_drafter(folder, target)
     note(f"drafter -> {shown_path(folder)}")
     return loaded[key]
 

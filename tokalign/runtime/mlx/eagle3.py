@@ -11,9 +11,8 @@ compares with, and `speculators` 0.9.0 (`lab/tests/test_speculators_parity.py`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -21,9 +20,8 @@ import mlx.nn as nn
 from mlx_lm.models.llama import Attention, TransformerBlock
 
 from tokalign.runtime.mlx.cached_drafter import CachedDrafter
-from tokalign.runtime.mlx.published_drafter import TapsDrafter, read_weights
+from tokalign.runtime.mlx.published_drafter import TapsDrafter, Weights, from_folder
 from tokalign.runtime.rounds import Array
-from tokalign.tables.drafter_config import read_drafter_json
 from tokalign.tables.eagle3_config import Eagle3Config
 
 
@@ -88,12 +86,12 @@ class Eagle3Drafter(TapsDrafter, CachedDrafter):
         return self.among_all(logits)
 
 
-def load_eagle3(folder: Path, target: Any) -> Eagle3Drafter:
-    """See `drafter_folder.Load`."""
-    config = Eagle3Config.from_json(read_drafter_json(folder), name=str(folder))
-    weights = {
+@from_folder
+def load_eagle3(config: Mapping[str, Any], weights: Weights, target: Any) -> Eagle3Drafter:
+    """See `from_folder`."""
+    named = {
         key.replace("midlayer.", "layers.0."): value
-        for key, value in read_weights(folder).items()
+        for key, value in weights.items()
         if "rotary_emb" not in key
     }
-    return Eagle3Drafter(config, target).filled(weights, name=str(folder))
+    return Eagle3Drafter(Eagle3Config.from_json(config), target).filled(named)

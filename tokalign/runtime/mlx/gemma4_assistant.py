@@ -10,7 +10,6 @@ Source: the published layout of Gemma 4's assistants, and `mlx-vlm` 0.7.10, whic
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -18,16 +17,16 @@ import mlx.nn as nn
 from mlx_lm.models.cache import KVCache
 from mlx_lm.models.gemma4_text import DecoderLayer, ModelArgs
 
-from tokalign.errors import BundleError, IncompatibleError
+from tokalign.errors import IncompatibleError
 from tokalign.runtime.mlx.beam_search import BeamSession, State
-from tokalign.runtime.mlx.published_drafter import among_all, fill, read_weights
+from tokalign.runtime.mlx.published_drafter import Weights, among_all, fill, from_folder
 from tokalign.runtime.mlx.recurrent_drafter import TargetEnds
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.trained_drafter import TrainedDrafter
 from tokalign.runtime.mlx.tree_attention import RowPositions, with_row_positions
 from tokalign.runtime.mlx.window_cache import WindowCache
 from tokalign.runtime.rounds import Array
-from tokalign.tables.drafter_config import StateShape, read_drafter_json, reading
+from tokalign.tables.drafter_config import StateShape
 from tokalign.tables.drafter_formats import TARGETS, DrafterFormat
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -153,25 +152,26 @@ def _contents(layer: Any) -> tuple[Array, Array]:
     return layer.keys[..., : layer.offset, :], layer.values[..., : layer.offset, :]
 
 
-def load_gemma4_assistant(folder: Path, target: Any) -> Gemma4Assistant:
-    """See `drafter_folder.Load`."""
-    config, name = read_drafter_json(folder), str(folder)
-    with reading(name):
-        StateShape.from_json(config, name=name)
-        drafter = Gemma4Assistant(config, target)
-        for layer in drafter.layers:  # a rotary embedding looks at its base when it is used
-            mx.eval(layer.self_attn.rope(mx.zeros((1, 1, layer.self_attn.head_dim))))
+@from_folder
+def load_gemma4_assistant(
+    config: Mapping[str, Any], weights: Weights, target: Any
+) -> Gemma4Assistant:
+    """See `from_folder`."""
+    StateShape.from_json(config)
+    drafter = Gemma4Assistant(config, target)
+    for layer in drafter.layers:  # a rotary embedding looks at its base when it is used
+        mx.eval(layer.self_attn.rope(mx.zeros((1, 1, layer.self_attn.head_dim))))
     tied = config.get("tie_word_embeddings", True)
-    weights = {
+    named = {
         key.removeprefix("model."): value
-        for key, value in read_weights(folder).items()
+        for key, value in weights.items()
         if not (tied and key == "lm_head.weight")
     }
-    fill(drafter, weights, config.get("quantization"), name=name)
+    fill(drafter, named, config.get("quantization"))
     if "masked_embedding" in drafter:
         order = drafter.masked_embedding.token_ordering
         if bool(mx.any((order < 0) | (order >= order.size))):
-            raise BundleError(f"{name} orders ids that it does not have; fetch it again")
+            raise ValueError("it orders ids that it does not have")
     return drafter
 
 

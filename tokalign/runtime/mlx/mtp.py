@@ -27,13 +27,12 @@ import mlx.nn as nn
 from mlx_lm.models.base import create_causal_mask
 from mlx_lm.models.cache import KVCache, make_prompt_cache
 
-from tokalign.errors import BundleError, IncompatibleError
+from tokalign.errors import IncompatibleError
 from tokalign.runtime.mlx.cached_drafter import CachedDrafter
-from tokalign.runtime.mlx.published_drafter import fill, read_weights
+from tokalign.runtime.mlx.published_drafter import Weights, fill, from_folder, read_weights
 from tokalign.runtime.mlx.recurrent_drafter import TargetEnds
 from tokalign.runtime.mlx.taps import MOST_ROWS, KeptRows, state_rows
 from tokalign.runtime.rounds import Array
-from tokalign.tables.drafter_config import read_drafter_json
 from tokalign.tables.drafter_formats import GOES_ON_NORMED
 
 _NAMES = {
@@ -84,14 +83,13 @@ def holds_mtp(folder: Path, target: Any) -> bool:
     return kind in GOES_ON_NORMED and bool(_own_weights(read_weights(folder), target))
 
 
-def load_mtp(folder: Path, target: Any) -> MtpDrafter:
-    """See `drafter_folder.Load`. Raises: also BundleError for a folder without the layer."""
-    everything = read_weights(folder)
-    weights, name = _own_weights(everything, target), str(folder)
+@from_folder
+def load_mtp(config: Mapping[str, Any], everything: Weights, target: Any) -> MtpDrafter:
+    """See `from_folder`."""
+    weights = _own_weights(everything, target)
     if not weights:
-        raise BundleError(
-            f"{name} holds no MTP layer, which conversions for mlx-lm drop; give the folder of the "
-            "original checkpoint, or leave --drafter out"
+        raise ValueError(
+            "it holds no MTP layer, which conversions for mlx-lm drop and original checkpoints have"
         )
     convolutions = {key: of for key, of in everything.items() if "conv1d.weight" in key}
     # Norms of an original checkpoint of these are about 0, and its convolutions are not turned.
@@ -107,7 +105,7 @@ def load_mtp(folder: Path, target: Any) -> MtpDrafter:
     for key, of in weights.items():
         if not key.startswith("layers."):
             named[key] = of + 1 if is_original and of.ndim == 1 else of
-    fill(drafter, named, read_drafter_json(folder).get("quantization"), name=name)
+    fill(drafter, named, config.get("quantization"))
     return drafter
 
 

@@ -6,9 +6,9 @@ and is not known is refused; the names of weights have to be exactly those of th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, Self, TypeAlias, TypeVar, cast
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -20,7 +20,28 @@ from tokalign.runtime.mlx.recurrent_drafter import TargetEnds
 from tokalign.runtime.mlx.taps import KeptRows, taps_of
 from tokalign.runtime.mlx.trained_drafter import TrainedDrafter
 from tokalign.runtime.rounds import Array
-from tokalign.tables.drafter_config import DrafterShape, reading
+from tokalign.tables.drafter_config import DrafterShape, read_drafter_json, reading
+
+Drafter = TypeVar("Drafter", bound=TrainedDrafter)
+Weights = Mapping[str, Array]
+
+Made: TypeAlias = Callable[[Mapping[str, Any], Weights, Any], Drafter]
+"""Makes a drafter of its `config.json`, the weights of its folder, and its loaded target."""
+
+
+def from_folder(make: Made[Drafter]) -> Callable[[Path, Any], Drafter]:
+    """What reads the drafter in a folder for a loaded target, whose number format it takes.
+
+    Raises: BundleError, with the folder's name, for one that cannot be read or run;
+    IncompatibleError for another target.
+    """
+
+    def load(folder: Path, target: Any) -> Drafter:
+        config = read_drafter_json(folder)
+        with reading(str(folder)):
+            return make(config, read_weights(folder), target)
+
+    return load
 
 
 def read_weights(folder: Path) -> dict[str, Array]:
@@ -102,23 +123,22 @@ class TapsDrafter(TrainedDrafter):
             self.lm_head = nn.Linear(shape.hidden_size, shape.draft_vocab_size, bias=False)
         self._ids = ids
 
-    def filled(self, weights: Mapping[str, Array], *, name: str) -> Self:
-        """With the weights of a folder. Raises: BundleError, with `name`; as `own`."""
+    def filled(self, weights: Weights) -> Self:
+        """With the weights of a folder. Raises: ValueError; as `own`."""
         parameters = {
             key: weight
             for key, weight in weights.items()
             if key not in ("d2t", "t2d") and not key.startswith("verifier_")
         }
         size, drafts = self._ends.vocabulary_size, self.config.draft_vocab_size
-        with reading(name):
-            ids = target_ids(weights.get("d2t"), drafts, size)
+        ids = target_ids(weights.get("d2t"), drafts, size)
         embedding = weights.get("embed_tokens.weight")
         # Some programs read no folder without a copy. Without a head, it may be the head, too.
         if "lm_head.weight" in weights and embedding is not None and self._ends.embeds(embedding):
             del parameters["embed_tokens.weight"]
         named = parameters.keys()
         self.own(embedding="embed_tokens.weight" in named, head="lm_head.weight" in named, ids=ids)
-        fill(self, parameters, self.config.quantization, name=name)
+        fill(self, parameters, self.config.quantization)
         return self
 
     def embedded(self, ids: Array) -> Array:
@@ -136,15 +156,11 @@ class TapsDrafter(TrainedDrafter):
 
 
 def fill(
-    drafter: TrainedDrafter,
-    weights: Mapping[str, Array],
-    quantization: Mapping[str, Any] | None,
-    *,
-    name: str,
+    drafter: TrainedDrafter, weights: Weights, quantization: Mapping[str, Any] | None = None
 ) -> None:
     """Give a drafter its weights, in the number format of its target unless they are quantized.
 
-    Raises: BundleError, with `name`, for weights of another network.
+    Raises: ValueError for weights of another network.
     """
     if quantization:
         nn.quantize(
@@ -154,12 +170,11 @@ def fill(
             mode=str(quantization.get("mode", "affine")),
             class_predicate=lambda path, _: f"{path}.scales" in weights,
         )
-    with reading(name):
-        own = dict(tree_flatten(drafter.parameters()))
-        drafter.load_weights([*weights.items()])
-        for key, weight in weights.items():
-            if _is_floating(own[key]) and not _is_floating(weight):
-                raise ValueError(f"its {key} is of the type {weight.dtype}")
+    own = dict(tree_flatten(drafter.parameters()))
+    drafter.load_weights([*weights.items()])
+    for key, weight in weights.items():
+        if _is_floating(own[key]) and not _is_floating(weight):
+            raise ValueError(f"its {key} is of the type {weight.dtype}")
     drafter.eval()
     if not quantization:
         drafter.set_dtype(drafter.dtype)

@@ -15,37 +15,35 @@ Source: apple/ml-recurrent-drafter, `recurrent_drafting/modeling_drafter.py`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from msgspec import convert
 
-from tokalign.runtime.mlx.published_drafter import fill, read_weights
+from tokalign.runtime.mlx.published_drafter import Weights, fill, from_folder
 from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, RecurrentDrafter, TargetEnds
 from tokalign.runtime.rounds import Array
-from tokalign.tables.drafter_config import StateShape, read_drafter_json, reading
+from tokalign.tables.drafter_config import StateShape
 
 
-def load_redrafter(folder: Path, target: Any) -> RecurrentDrafter:
-    """See `drafter_folder.Load`."""
-    config, name = read_drafter_json(folder), str(folder)
-    with reading(name):
-        StateShape.from_json(config, name=name)
-        sizes = {
-            "hidden_size": config["hidden_size"],
-            "vocabulary_size": config["vocab_size"],
-            "width": config["hidden_size"],
-            "exit_width": config["exit_dim"],
-            "blocks": config["num_draft_layers"],
-            "head": "full",
-        }
-        shape = convert(sizes, DrafterConfig)
+@from_folder
+def load_redrafter(config: Mapping[str, Any], weights: Weights, target: Any) -> RecurrentDrafter:
+    """See `from_folder`."""
+    StateShape.from_json(config)
+    sizes = {
+        "hidden_size": config["hidden_size"],
+        "vocabulary_size": config["vocab_size"],
+        "width": config["hidden_size"],
+        "exit_width": config["exit_dim"],
+        "blocks": config["num_draft_layers"],
+        "head": "full",
+    }
+    shape = convert(sizes, DrafterConfig)
     drafter = RecurrentDrafter(shape, TargetEnds.of(target))
-    fill(drafter, _renamed(read_weights(folder), shape), None, name=name)
+    fill(drafter, _renamed(weights, shape))
     return drafter
 
 
-def _renamed(weights: Mapping[str, Array], shape: DrafterConfig) -> dict[str, Array]:
+def _renamed(weights: Weights, shape: DrafterConfig) -> dict[str, Array]:
     renamed = {}
     for name, weight in weights.items():
         _, _, rest = name.partition(".")
