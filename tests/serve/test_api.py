@@ -22,7 +22,12 @@ from served import (
     text_of,
 )
 
+from tokalign.conversation.tools import ANY_TOOL
+from tokalign.errors import UsageError
 from tokalign.serve import Settings
+from tokalign.serve.body import as_form
+from tokalign.serve.completions import Chats
+from tokalign.serve.responses import Responses
 from tokalign.serve.server import Server
 from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
@@ -277,6 +282,30 @@ TOOLS = [{"type": "function", "function": WEATHER}]
 def test_tools_that_may_not_be_called_are_not_told(echo: Server) -> None:
     with_tools = ask(echo, "x", tools=TOOLS).usage.prompt_tokens
     assert ask(echo, "x", tools=TOOLS, tool_choice="none").usage.prompt_tokens < with_tools
+
+
+def test_of_allowed_tools_the_others_are_not_told() -> None:
+    tools = [{"type": "function", "function": {"name": name}} for name in "fgh"]
+    for api, given, named in (
+        (Chats, tools, [tools[0], tools[2]]),
+        (
+            Responses,
+            [{"type": "function", "name": name} for name in "fgh"],
+            [{"name": "f"}, {"name": "h"}],
+        ),
+    ):
+        for mode, choice in (("auto", None), ("required", ANY_TOOL)):
+            inner = {"mode": mode, "tools": named}
+            body = {"messages": [{"role": "user", "content": "x"}], "input": "x", "tools": given}
+            body["tool_choice"] = {"type": "allowed_tools"} | (
+                {"allowed_tools": inner} if api is Chats else inner
+            )
+            (asked,) = as_form(body, api.form).requests(Settings(), "")
+            assert [tool["function"]["name"] for tool in asked.tools] == ["f", "h"]
+            assert asked.tool_choice == choice
+            body["tool_choice"] = {"type": "allowed_tools", "tools": [5]}
+            with pytest.raises(UsageError, match="allowed_tools"):
+                as_form(body, api.form).requests(Settings(), "")
 
 
 def test_errors_are_those_of_openais_client(server: Server) -> None:

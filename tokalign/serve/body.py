@@ -25,7 +25,13 @@ from tokalign.runtime.options import SamplingOptions
 from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal
 from tokalign.serve.request import DEFAULT, ApiRequest, ModelNames
-from tokalign.serve.structured import Schema, StructuredOutputs, grammar_of, tool_choice
+from tokalign.serve.structured import (
+    Schema,
+    StructuredOutputs,
+    allowed_tools,
+    grammar_of,
+    tool_choice,
+)
 
 _MOST_CHOICES = 128
 _MOST_STOP_CHARACTERS = 4096
@@ -161,6 +167,7 @@ class Common(Struct, kw_only=True):
         several: bool,
     ) -> list[ApiRequest]:
         """Answers to a chat. tools, choice: as chat completions have them."""
+        tools, choice = allowed_tools(tools, choice)
         request = self._request(
             settings,
             api_key,

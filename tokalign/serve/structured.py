@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -67,6 +67,19 @@ def _response_format(given: Any) -> Grammar | None:
     raise Refusal(
         400, f"response_format has to be text, json_object or json_schema, not {shown(given)}"
     )
+
+
+def allowed_tools(tools: Sequence[Any], choice: Any) -> tuple[Sequence[Any], Any]:
+    """The tools that a choice of OpenAI's kind `allowed_tools` leaves, and its mode as the choice;
+    the names are in the form of chat completions or of responses. Raises: UsageError."""
+    if not isinstance(choice, dict) or choice.get("type") != "allowed_tools":
+        return tools, choice
+    match choice.get("allowed_tools", choice):
+        case {"mode": mode, "tools": [*named]} if all(isinstance(tool, dict) for tool in named):
+            names = [(function_of(tool) or tool).get("name") for tool in named]
+            asked = [(function_of(tool) or {}).get("name") for tool in tools]
+            return [t for t, name in zip(tools, asked, strict=True) if name in (None, *names)], mode
+    raise UsageError("tool_choice of the type allowed_tools has to have a mode and tools")
 
 
 def tool_choice(choice: Any) -> str | None:
