@@ -78,6 +78,7 @@ def test_a_schema_is_followed_with_and_without_drafts(
         ("grammar", 'root ::= "a" [0-9] "b"?', "a[0-9]b?"),
         ("structured_outputs", {"choice": ["tak", "nie"]}, "tak|nie"),
         ("response_format", {"type": "json_object", "schema": PERSON}, r"\{.*\}"),
+        ("response_format", {"type": "json_schema", "json_schema": {"schema": True}}, ".*"),
     ],
 )
 def test_grammars_as_vllm_and_llama_cpp_take_them(

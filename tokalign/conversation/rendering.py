@@ -127,11 +127,11 @@ def _apart(messages: Sequence[Message]) -> list[Message]:
     """As `_as_json`, and calls are a message of their own after the text."""
 
     def parts(message: Message) -> Iterator[Message]:
-        said = {name: value for name, value in message.items() if name != "tool_calls"}
-        if "tool_calls" not in message or message["content"]:
-            yield said
-        if "tool_calls" in message:
-            yield {**message, "content": ""}
+        calls = {"tool_calls": message["tool_calls"]} if "tool_calls" in message else {}
+        if calls and message["content"]:
+            yield {name: value for name, value in message.items() if name not in calls}
+            message = {"role": message["role"], "content": "", **calls}
+        yield message
 
     return _as_json([part for message in messages for part in parts(message)])
 

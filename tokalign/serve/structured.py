@@ -60,7 +60,7 @@ def _response_format(given: Any) -> Grammar | None:
         case {"type": "json_object"}:
             schema = given.get("schema")
             return _json_grammar({"type": "object"} if schema is None else schema)
-        case {"type": "json_schema", "json_schema": {"schema": dict(schema)} as inner}:
+        case {"type": "json_schema", "json_schema": {"schema": dict() | bool() as schema, **inner}}:
             return Grammar.json_schema(schema, strict=bool(inner.get("strict")))
         case {"type": "json_schema"}:
             raise UsageError("response_format.json_schema has to be an object with a schema")
