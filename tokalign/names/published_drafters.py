@@ -52,17 +52,11 @@ def published_drafters() -> tuple[PublishedDrafter, ...]:
 
 def published_for(target: str | Path | None) -> PublishedDrafter | None:
     """The drafter for a target, which is named as in `resolve_model`; None if none is known."""
-    if target is None:
-        return None
-    names = {_bare(name) for name in _names(str(target))}
-    return next(
-        (
-            drafter
-            for drafter in published_drafters()
-            if names & {_bare(name) for name in drafter.targets}
-        ),
-        None,
-    )
+    names = set() if target is None else {_bare(name) for name in _names(str(target))}
+    for drafter in published_drafters():
+        if names & {_bare(name) for name in drafter.targets}:
+            return drafter
+    return None
 
 
 def require_published(target: str | Path | None) -> PublishedDrafter:
