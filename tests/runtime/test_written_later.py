@@ -30,9 +30,9 @@ class Slow:
 
 def test_another_thread_writes_and_nobody_waits() -> None:
     later, one = WrittenLater(pause=0.0), Slow()
-    later.ask(one)
+    later.ask(one.save)
     assert one.began.wait(ENOUGH)
-    later.ask(one)  # returns while the first time goes on
+    later.ask(one.save)  # returns while the first time goes on
     assert not one.ended.is_set()
     assert get_ident() not in one.threads
     one.may_end.set()
@@ -44,11 +44,11 @@ def test_what_is_asked_for_during_a_pause_is_written_once() -> None:
     later, one, other = WrittenLater(pause=3600.0), Slow(), Slow()
     one.may_end.set()
     other.may_end.set()
-    later.ask(one)
+    later.ask(one.save)
     assert one.ended.wait(ENOUGH)
     for _ in range(100):
-        later.ask(one)
-        later.ask(other)
+        later.ask(one.save)
+        later.ask(other.save)
     assert len(one.threads) == 1
     assert not other.threads
     later.write_now()
@@ -69,10 +69,10 @@ class One:
         Path("part").rename("written")
 
 one = One()
-LATER.ask(one)
+LATER.ask(one.save)
 while not Path("written").exists():
     pass
-LATER.ask(one)
+LATER.ask(one.save)
 {end}
 """
 

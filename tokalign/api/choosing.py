@@ -45,7 +45,7 @@ def choose_drafting(
 ) -> Drafting:
     """The method, the translation and the tables for two tokenizers. Raises: UsageError,
     MissingAssetError, BundleError, FingerprintError. background: as in `assemble`."""
-    packs, dictionary = None, None
+    packs = grown = dictionary = None
     if options.uses_dictionary:
         opened = partial(
             open_dictionary,
@@ -63,11 +63,12 @@ def choose_drafting(
             )
             packs.compile(options.languages)
         dictionary = opened() if packs is None else packs.open()
-    grows = packs is not None and packs.can_grow and not options.languages
+    if packs is not None and packs.can_grow and not options.languages:
+        grown = packs.for_prompt
     method = choose_method(
         options.method,
         draft=draft is not None,
-        dictionary=dictionary is not None or grows,
+        dictionary=dictionary is not None or grown is not None,
         drafter=with_drafter,
     )
     translation, alignment = "none", no_alignment
@@ -78,7 +79,7 @@ def choose_drafting(
     drafting = Drafting(
         options=replace(options, method=method, translation=translation),
         dictionary=dictionary,
-        packs=packs if grows else None,
+        packs=grown,
         alignment=alignment,
     )
     if drafting.uses_logits:

@@ -129,7 +129,7 @@ class Decoder:
         (`written_later.py`)."""
         store = self.drafting.logits
         if isinstance(store, RememberedStore):
-            LATER.ask(store)
+            LATER.ask(store.save)
 
     def open_target(
         self,

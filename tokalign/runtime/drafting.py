@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from tokalign.errors import MissingAssetError, UsageError
 from tokalign.runtime.draft.context_copy import ContextCopy
@@ -48,19 +48,13 @@ def no_alignment() -> Alignment:
     raise UsageError("this translation needs the alignment of a pair; pass `alignment`")
 
 
-class Packs(Protocol):
-    """Where the dictionaries of further languages come from, see `build.installed_packs`."""
-
-    def for_prompt(self, prompt: Sequence[TargetId]) -> Dictionary | None:
-        """The dictionaries to draft with after this prompt."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drafting:
     """How to draft: the options, and what was opened for them.
 
     options: with nothing left open but the length of drafts.
-    packs: give a dictionary for the language of a prompt besides; None if `dictionary` is for all.
+    packs: give the dictionaries to draft with after a prompt, see `build.installed_packs`; None if
+    `dictionary` is for all.
     alignment: gives the pair's tables, if a translation needs them.
     costs: by which a hybrid decides where there is no knowledge.
     logits: the target's top-k logits so far; None keeps them for a request alone. known_rows: what
@@ -73,7 +67,7 @@ class Drafting:
 
     options: DraftingOptions = PLAINLY
     dictionary: Dictionary | None = None
-    packs: Packs | None = None
+    packs: Callable[[Sequence[TargetId]], Dictionary | None] | None = None
     alignment: Callable[[], Alignment] = no_alignment
     costs: Costs = ASSUMED_COSTS
     logits: LogitStore | None = None
@@ -112,9 +106,7 @@ class Drafting:
 
     def for_prompt(self, prompt: Sequence[TargetId]) -> Drafting:
         """The same with a dictionary of the prompt's language, if there is one by now."""
-        return (
-            self if self.packs is None else replace(self, dictionary=self.packs.for_prompt(prompt))
-        )
+        return self if self.packs is None else replace(self, dictionary=self.packs(prompt))
 
     def with_stores(self, size: int = UNBOUNDED) -> Drafting:
         """The same with a logit store, if the method needs one, of the rows that are known."""

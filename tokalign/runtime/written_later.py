@@ -8,19 +8,16 @@ an orderly way, everything is written before.
 from __future__ import annotations
 
 import atexit
+from collections.abc import Callable
 from threading import Lock, Timer
 from time import monotonic
-from typing import Protocol
+from typing import TypeAlias
 
 _PAUSE = 10.0
 """Seconds between two times of writing. A process that is killed loses what it learned since."""
 
-
-class Saved(Protocol):
-    """Something that has a file, and knows whether anything is new."""
-
-    def save(self) -> None:
-        """Write what is new. It reports errors to the user, and raises none."""
+Save: TypeAlias = Callable[[], None]
+"""Writes what is new to a file. It reports errors to the user, and raises none."""
 
 
 class WrittenLater:
@@ -28,14 +25,14 @@ class WrittenLater:
 
     def __init__(self, pause: float = _PAUSE) -> None:
         self._pause, self._next = pause, 0.0
-        self._due: dict[int, Saved] = {}
+        self._due = set[Save]()
         self._asking, self._writing = Lock(), Lock()
         self._timer: Timer | None = None
 
-    def ask(self, store: Saved) -> None:
-        """Have it written soon. Returns at once."""
+    def ask(self, save: Save) -> None:
+        """Have it called soon. Returns at once."""
         with self._asking:
-            self._due[id(store)] = store
+            self._due.add(save)
             if self._timer is None:
                 self._timer = Timer(max(0.0, self._next - monotonic()), self.write_now)
                 self._timer.daemon = True
@@ -45,10 +42,10 @@ class WrittenLater:
         """Write everything that was asked for, and wait for what is being written."""
         with self._writing:
             with self._asking:
-                due, self._due, self._timer = self._due, {}, None
+                due, self._due, self._timer = self._due, set(), None
                 self._next = monotonic() + self._pause
-            for store in due.values():
-                store.save()
+            for save in due:
+                save()
 
 
 LATER = WrittenLater()

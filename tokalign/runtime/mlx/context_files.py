@@ -129,7 +129,7 @@ class ContextFiles:
         with self._lock:
             self._nodes[key] = node
             self._due.append((node, arrays, node.header | {"rest": json.dumps(rest)}))
-        LATER.ask(self)
+        LATER.ask(self.save)
         return key
 
     def _longest(self, ids: NDArray[np.uint32], kinds: list[str]) -> tuple[ContextFile | None, int]:
@@ -144,7 +144,7 @@ class ContextFiles:
         return best, longest
 
     def save(self) -> None:
-        """Write what is new; see `written_later.Saved`."""
+        """Write what is new; see `written_later.Save`."""
         while self._due:
             with self._lock:
                 node, arrays, header = self._due.popleft()
