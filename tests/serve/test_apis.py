@@ -115,6 +115,24 @@ def test_a_response_streams_its_events_in_their_order(echo: Server) -> None:
     ]
 
 
+def test_functions_in_a_namespace_are_called_by_their_own_names(echo: Server) -> None:
+    space = {"type": "namespace", "name": "mcp", "description": "x"}
+    space["tools"] = [{"type": "function", **WEATHER}, {"type": "custom", "name": "patch"}]
+    asked = CALL.replace("pogoda", "mcp__pogoda")
+    plain = respond(echo, asked, tools=[{"type": "function", **WEATHER}])
+    whole = respond(echo, asked, tools=[space])
+    (call,) = whole.output
+    assert (call.name, call.namespace, json.loads(call.arguments)) == ("pogoda", "mcp", ANSWER)
+    assert abs(whole.usage.input_tokens - plain.usage.input_tokens) < 9, "the prompt names it"
+    events = [e for e in respond(echo, asked, stream=True, tools=[space]) if hasattr(e, "item")]
+    assert [(e.item.name, e.item.namespace) for e in events] == [("pogoda", "mcp")] * 2
+    chosen = {"type": "function", "name": "pogoda", "namespace": "mcp"}
+    (forced,) = respond(echo, "x", tools=[space], tool_choice=chosen, max_output_tokens=90).output
+    assert (forced.name, forced.namespace) == ("pogoda", "mcp")
+    (turn,) = messages_of(call.model_dump())
+    assert turn["tool_calls"][0]["function"]["name"] == "mcp__pogoda"
+
+
 def test_a_response_of_a_schema_with_logprobs(server: Server) -> None:
     by_schema = {"type": "json_schema", "name": "r", "schema": WEATHER["parameters"]}
     more: dict[str, Any] = {

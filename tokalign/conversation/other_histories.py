@@ -92,6 +92,12 @@ def of_items(instructions: str | None, given: str | Sequence[Message]) -> Iterat
         yield turn
 
 
+def full_name(function: Message) -> str:
+    """The name of a function or a call in responses, with its namespace in front if it has one."""
+    space, name = function.get("namespace"), str(function.get("name"))
+    return f"{space}__{name}" if space else name
+
+
 def _of_item(index: int, item: Message) -> Iterator[Message]:
     """The messages of an item: what OpenAI has run is a call and its result."""
     kind = str(item.get("type") or "message")
@@ -99,7 +105,7 @@ def _of_item(index: int, item: Message) -> Iterator[Message]:
         case {"role": str(role)} if kind == "message":
             yield {"role": role, "content": item.get("content")}
         case {"type": "function_call", "call_id": str(name), "name": str(), "arguments": str()}:
-            yield _calling(_call(name, item["name"], item["arguments"]))
+            yield _calling(_call(name, full_name(item), item["arguments"]))
         case {"type": "function_call_output", "call_id": str(name), "output": output}:
             yield _result(name, output)
         case {"type": "reasoning"}:

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import UNSET
 
 from tokalign.conversation.blocks import Block, Step
-from tokalign.conversation.other_histories import of_items
+from tokalign.conversation.other_histories import full_name, of_items
 from tokalign.runtime.rounds import Reading
 from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal
@@ -80,7 +80,7 @@ class ResponsesBody(Common, kw_only=True):
             settings,
             api_key,
             messages=of_items(self.instructions, self.input),
-            tools=[_nested(tool) for tool in self.tools if tool.get("type") == "function"],
+            tools=[_nested(tool) for tool in _functions(self.tools)],
             choice=_nested(self.tool_choice),
             several=self.parallel_tool_calls,
         )
@@ -96,6 +96,11 @@ class Responses(Rendering):
         self._echoed = {
             name: default if (value := getattr(body, name)) in (None, UNSET, {}) else value
             for name, default in _ECHOED.items()
+        }
+        self._namespaced = {
+            full_name(tool): {"name": tool.get("name"), "namespace": tool["namespace"]}
+            for tool in _functions(body.tools)
+            if "namespace" in tool
         }
         self._number = -1  # of the last event
         self._logprobs: dict[int, list[dict[str, Any]]] = {}  # by the index of the block
@@ -213,7 +218,8 @@ class Responses(Rendering):
                 return {**item, "type": "reasoning", "summary": [], "content": content}
             case "call":
                 call = {"call_id": block.id, "name": block.name, "arguments": block.text}
-                return {**item, "type": "function_call", **call}
+                named = self._namespaced.get(block.name, {})
+                return {**item, "type": "function_call", **call, **named}
 
     def _content(self, block: Block, index: int) -> dict[str, Any]:
         if block.kind == "thought":
@@ -250,9 +256,24 @@ _ITEMS = {"text": "msg", "thought": "rs", "call": "fc"}
 # -- requests --------------------------------------------------------------------------------------
 
 
+def _functions(tools: Sequence[Object]) -> Iterator[Object]:
+    """The functions among tools; those in a namespace, where Codex has MCP's, with its name."""
+    for tool in tools:
+        if tool.get("type") == "function":
+            yield tool
+        elif tool.get("type") == "namespace" and isinstance(inner := tool.get("tools"), list):
+            space = {"namespace": tool.get("name")}
+            for each in inner:
+                if isinstance(each, dict) and each.get("type") == "function":
+                    yield {**each, **space}
+
+
 def _nested(tool: Any) -> Any:
     """A function, or the choice of one, as chat completions have it."""
     if not isinstance(tool, dict) or tool.get("type") != "function" or "function" in tool:
         return tool
-    function = {name: value for name, value in tool.items() if name != "type" and value is not None}
+    own = {name: value for name, value in tool.items() if name not in ("type", "namespace")}
+    function = {name: value for name, value in own.items() if value is not None}
+    if isinstance(tool.get("name"), str):
+        function["name"] = full_name(tool)
     return {"type": "function", "function": function}
