@@ -442,13 +442,30 @@ def test_an_item_that_says_nothing_parts_no_message() -> None:
     assert turn["content"] == LEFT_OUT.format("image_generation_call")
 
 
+def test_tools_that_items_add_are_told() -> None:
+    space = {"type": "namespace", "name": "n", "tools": [{"type": "function", "name": "g"}]}
+    added = {"type": "additional_tools", "role": "developer", "tools": [space, 5]}
+    search = {"type": "tool_search_call", "call_id": "c", "arguments": {"query": "f"}}
+    output = {
+        "type": "tool_search_output",
+        "call_id": "c",
+        "tools": [{"type": "function", "name": "f"}],
+    }
+    items = [added, search, output, {"role": "user", "content": "?"}]
+    (asked,) = as_form({"input": items}, Responses.form).requests(Settings(), "")
+    assert [tool["function"]["name"] for tool in asked.tools] == ["n__g", "f"]
+    assert asked.messages is not None
+    assert [turn["role"] for turn in asked.messages] == ["assistant", "tool", "user"]
+    assert asked.messages[0]["tool_calls"][0]["function"]["arguments"] == {"query": "f"}
+    assert "f" in asked.messages[1]["content"]
+
+
 @pytest.mark.parametrize(
     ("item", "remedy"),
     [
         ({"type": "item_reference", "id": "msg_1"}, "send the items themselves"),
         ({"id": "msg_1"}, "send the items themselves"),
         ({"type": "compaction", "id": "c", "encrypted_content": "x"}, "send the items themselves"),
-        ({"type": "additional_tools", "role": "developer", "tools": []}, "leave it out"),
         ({"type": "program", "code": "1"}, "leave it out"),
         ({"type": "function_call", "name": "f"}, "all of its fields"),
     ],

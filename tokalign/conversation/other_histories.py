@@ -13,7 +13,10 @@ _BILLING = "x-anthropic-billing-header:"
 """Begins a text that Claude Code puts first: it is no instruction, and another one every time, so
 that no context could be kept."""
 
-_SILENT = ("mcp_list_tools", "mcp_approval_request", "mcp_approval_response")
+MORE_TOOLS = ("additional_tools", "tool_search_output")
+"""Items that have further tools."""
+
+_SILENT = ("additional_tools", "mcp_list_tools", "mcp_approval_request", "mcp_approval_response")
 """Items that say nothing to a model."""
 
 _STORED = ("item_reference", "message", "compaction")
@@ -118,6 +121,8 @@ def _of_item(index: int, item: Message) -> Iterator[Message]:
             yield {"role": "assistant", "content": [{"type": kind}]}
         case _ if kind.endswith("_call") and kind != "function_call":
             yield from _of_hosted_call(item, kind)
+        case {"type": "tool_search_output"}:
+            yield _result(_id_of(item), _returned(item.get("tools")))
         case _ if kind.endswith("_call_output") and kind != "function_call_output":
             yield _result(_id_of(item), _returned(item.get("output", item.get("status"))))
         case {"id": str()} if kind in _STORED:
@@ -138,10 +143,9 @@ def _of_hosted_call(item: Message, kind: str) -> Iterator[Message]:
     results = [item[name] for name in _RESULTS if item.get(name)]
     if not results and "call_id" not in item:
         return
-    arguments = item.get("arguments")
-    if not isinstance(arguments, str):
-        given = {name: value for name, value in item.items() if name not in _NO_ARGUMENTS}
-        arguments = json.dumps(given, ensure_ascii=False)
+    own = {name: value for name, value in item.items() if name not in _NO_ARGUMENTS}
+    given = item.get("arguments", own)
+    arguments = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
     function = str(item.get("name") or kind.removesuffix("_call"))
     yield _calling(_call(_id_of(item), function, arguments))
     if results:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from msgspec import UNSET
 
 from tokalign.conversation.blocks import Block, Step
-from tokalign.conversation.other_histories import full_name, of_items
+from tokalign.conversation.other_histories import MORE_TOOLS, full_name, of_items
 from tokalign.runtime.rounds import Reading
 from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal
@@ -65,6 +66,13 @@ class ResponsesBody(Common, kw_only=True):
     def limit(self) -> int | None:
         return self.max_tokens if self.max_output_tokens is None else self.max_output_tokens
 
+    @property
+    def all_tools(self) -> list[Any]:
+        """The tools of the request, and those that items of its input add."""
+        items = [] if isinstance(self.input, str) else self.input
+        added = [item.get("tools") for item in items if item.get("type") in MORE_TOOLS]
+        return [*self.tools, *chain.from_iterable(t for t in added if isinstance(t, list))]
+
     def requests(self, settings: Settings, api_key: str) -> list[ApiRequest]:
         for name, remedy in _UNSERVED.items():
             if getattr(self, name):
@@ -80,7 +88,7 @@ class ResponsesBody(Common, kw_only=True):
             settings,
             api_key,
             messages=of_items(self.instructions, self.input),
-            tools=[_nested(tool) for tool in _functions(self.tools)],
+            tools=[_nested(tool) for tool in _functions(self.all_tools)],
             choice=_nested(self.tool_choice),
             several=self.parallel_tool_calls,
         )
@@ -99,7 +107,7 @@ class Responses(Rendering):
         }
         self._namespaced = {
             full_name(tool): {"name": tool.get("name"), "namespace": tool["namespace"]}
-            for tool in _functions(body.tools)
+            for tool in _functions(body.all_tools)
             if "namespace" in tool
         }
         self._number = -1  # of the last event
@@ -256,16 +264,14 @@ _ITEMS = {"text": "msg", "thought": "rs", "call": "fc"}
 # -- requests --------------------------------------------------------------------------------------
 
 
-def _functions(tools: Sequence[Object]) -> Iterator[Object]:
+def _functions(tools: Sequence[Any]) -> Iterator[Object]:
     """The functions among tools; those in a namespace, where Codex has MCP's, with its name."""
     for tool in tools:
-        if tool.get("type") == "function":
-            yield tool
-        elif tool.get("type") == "namespace" and isinstance(inner := tool.get("tools"), list):
-            space = {"namespace": tool.get("name")}
-            for each in inner:
-                if isinstance(each, dict) and each.get("type") == "function":
-                    yield {**each, **space}
+        match tool:
+            case {"type": "function"}:
+                yield tool
+            case {"type": "namespace", "name": name, "tools": [*inner]}:
+                yield from ({**each, "namespace": name} for each in _functions(inner))
 
 
 def _nested(tool: Any) -> Any:
