@@ -208,6 +208,7 @@ def test_one_for_targets_of_another_type(config: Any, target: Path, tmp_path: Pa
         (REDRAFTER | {"gated": True}, "gated, which this version"),
         ({"backbone_hidden_size": 64, "use_vision": True}, "use_vision, which this version"),
         (RECURRENT | {"version": 2}, "version 2"),
+        (RECURRENT | {"drafter": {"hidden_size": 64}}, "lacks or garbles"),
     ],
 )
 def test_one_of_the_last_hidden_state_that_is_not_run(

@@ -201,6 +201,7 @@ def test_doubt_makes_guesses_less_probable() -> None:
         ({"markov_head_type": "rnn"}, BundleError, "of the type 'rnn'"),
         ({"speculators_model_type": "medusa"}, BundleError, "of the kind 'medusa'"),
         ({"gated_slots": True}, BundleError, "gated_slots"),
+        ({"is_causal": True}, BundleError, "is_causal"),
         ({"aux_hidden_state_layer_ids": [0, 1]}, IncompatibleError, "layers -1, 0"),
         ({"target_hidden_size": 64}, IncompatibleError, "of width 64"),
         ({"block_size": 0}, BundleError, "block_size"),

@@ -98,12 +98,12 @@ class DFlashConfig(DrafterShape):
         return self.block_size - (not self.sample_from_anchor)
 
 
-_FIELDS = {field.name for field in fields(DFlashConfig)}
+_FIELDS = {field.name for field in fields(DFlashConfig)} - {"whole_window"}
 
 _KNOWN = _FIELDS | {"projector_type"}
 """Keys of `dflash_config`. One that is not among them may change what the network computes."""
 
-_KNOWN_NESTED = _FIELDS - {"target_layer_ids"} | {
+_KNOWN_NESTED = _FIELDS - {"target_layer_ids", "is_causal"} | {
     *("aux_hidden_state_layer_ids", "sliding_window_non_causal", "tie_word_embeddings"),
     *("speculators_config", "speculators_model_type", "speculators_version"),
     "transformer_layer_config",

@@ -156,9 +156,13 @@ class StateShape:
             refuse_unknown(config, _STATE_KEYS[kind])
         if kind is DrafterFormat.REDRAFTER and not config.get("rnn"):
             raise ValueError("it is a drafter without recurrence")
-        inner = config.get("drafter") or config.get("text_config") or config
-        ids = inner.get("vocab_size") or inner.get("vocabulary_size")
-        width = config.get("backbone_hidden_size") or inner.get("hidden_size")
+        if kind is DrafterFormat.RECURRENT:
+            sizes = config["drafter"]
+            width, ids = sizes["hidden_size"], sizes["vocabulary_size"]
+        else:
+            sizes = config.get("text_config") or config
+            width = config.get("backbone_hidden_size") or sizes.get("hidden_size")
+            ids = sizes.get("vocab_size")
         return convert({"target_hidden_size": width, "vocab_size": ids}, cls)
 
     def taps(self, _layers: int) -> None:

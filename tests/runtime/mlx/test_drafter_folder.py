@@ -148,6 +148,7 @@ def resize(**sizes: int) -> Callable[[Path], None]:
         (rewrite(lambda data: data[:-100]), BundleError, "what was written"),
         (lambda folder: weights_path(folder).unlink(), BundleError, "are not there"),
         (resize(width=25), BundleError, "damaged"),
+        (resize(depth=3), BundleError, "damaged.*depth"),
         (rewrite(lambda data: data[:80], "config.json"), BundleError, "no JSON"),
         (
             lambda folder: (folder / "config.json").unlink(),

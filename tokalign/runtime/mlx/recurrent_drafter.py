@@ -13,13 +13,14 @@ committed id, which the target's session has kept.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Annotated, Any, Literal
 
 import mlx.core as mx
 import mlx.nn as nn
-from msgspec import Meta
+from msgspec import Meta, Struct
+from msgspec.structs import asdict
 
 from tokalign.runtime.mlx.beam_search import BeamSession, State, Step
 from tokalign.runtime.mlx.hidden_states import as_head, head_of
@@ -33,8 +34,7 @@ from tokalign.tokenizer.vocabulary import TargetId
 Head = Literal["tied", "factored", "full"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DrafterConfig:
+class DrafterConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The shape of a drafter.
 
     hidden_size: H, of the target's hidden states and embeddings. vocabulary_size: V, of its logits.
