@@ -31,9 +31,6 @@ T = TypeVar("T")
 _LOADING = ("dtype", "adapter", "trust_remote_code", "ends", "extra_eos_token")
 """Keywords of `load_models`."""
 
-BeforeCosts = Callable[[Any, Any], object]
-"""Called with two mlx models before the costs of their passes are looked up."""
-
 
 # -- models ----------------------------------------------------------------------------------------
 
@@ -122,7 +119,7 @@ def assemble(
     options: DraftingOptions,
     *,
     cache: CacheOptions | None = None,
-    before_costs: BeforeCosts = lambda _target, _drafts: None,
+    before_costs: Callable[[Any, Any], object] = lambda _target, _drafts: None,
     background: bool = False,
     note: Note = no_note,
 ) -> Decoder:
