@@ -57,6 +57,7 @@ def test_rounds_match_a_count_by_hand(
     assert figures(text, *asked, "-k", "2")["rounds"] == tokens - 2
     rest = figures(text, *asked[:-1], "3", "-k", "8", "--limit", "1")
     assert rest["generation_tokens"] == first["generation_tokens"] - 3
+    play(text, *asked[:-1], tokens).is_refused(2, "fewer --prompt-tokens")
 
 
 @pytest.fixture

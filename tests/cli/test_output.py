@@ -176,3 +176,11 @@ def test_a_verdict_stands_before_the_paths() -> None:
     first = next(line for line in shown.splitlines() if line.strip())
     assert first.startswith("A good fit: ")
     assert shown.index("text -> the sample") > shown.index("machines.")
+
+
+@pytest.mark.parametrize("line", ["-p @ENDLESS", "-p x --json-schema ENDLESS", ""])
+def test_a_text_that_does_not_end_is_refused(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tokalign.cli.output.MOST_TEXT", 1 << 12)
+    words = line.replace("ENDLESS", "/dev/zero").split()
+    ended = run("decode", "--target", DEMO / "target", *words, typed="x" * (1 << 13))
+    ended.is_refused(2, "more than 4,096 characters")

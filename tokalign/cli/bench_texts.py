@@ -78,6 +78,11 @@ def prepare(options: Options) -> tuple[dict[Condition, MakeDrafter], list[list[T
     ]
     target, model, drafting = _load(options)
     encoded = target.encode_batch(texts)
+    if all(len(ids) <= options.prompt_tokens for ids in encoded):
+        raise UsageError(
+            f"no text is longer than its prompt of {options.prompt_tokens} tokens; give longer "
+            "texts, or fewer --prompt-tokens"
+        )
     for ids in encoded:
         drafting = drafting.for_prompt(ids)
     pair = None if model is None else (target, model.tokenizer)

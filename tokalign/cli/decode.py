@@ -15,6 +15,7 @@ from tokalign.cli.output import (
     flags,
     note,
     print_json,
+    read_all,
     read_text_file,
     reading_stdin,
     to_stderr,
@@ -153,7 +154,7 @@ def read_prompt(typed: str | None) -> str:
 def _read_stdin() -> str:
     try:
         with reading_stdin("give the prompt with --prompt TEXT"):
-            text = sys.stdin.read()
+            text = read_all(sys.stdin)
         text.encode()
         return text
     except UnicodeError as error:

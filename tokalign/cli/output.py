@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from errno import EFBIG
 from io import StringIO, TextIOWrapper
 from pathlib import Path
 from shutil import get_terminal_size
@@ -31,6 +32,9 @@ class Flags:
 flags = Flags()
 
 RESET = "\x1b[0m"
+
+MOST_TEXT = 1 << 26
+"""The most characters of a prompt, a schema or a conversation: a device may never end."""
 
 _UNSAFE = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 without line feed and tab, DEL, C1
@@ -83,10 +87,19 @@ def reading_stdin(remedy: str) -> Iterator[None]:
         raise UsageError(f"stdin cannot be read ({error.strerror or error}); {remedy}") from error
 
 
+def read_all(file: TextIO) -> str:
+    """The text in a file, a pipe or a device. Raises: OSError for one that is endless."""
+    text = file.read(MOST_TEXT + 1)
+    if len(text) > MOST_TEXT:
+        raise OSError(EFBIG, f"it has more than {MOST_TEXT:,} characters")
+    return text
+
+
 def read_text_file(path: Path, shown: str, remedy: str) -> str:
     """A text named on the command line. shown: its name in errors. Raises: UsageError."""
     try:
-        return path.read_text("utf-8")
+        with path.open(encoding="utf-8") as file:
+            return read_all(file)
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not UTF-8"
         raise UsageError(f"{shown} cannot be read ({reason}); {remedy}") from error
