@@ -236,7 +236,7 @@ def objects(messages: list[dict[str, Any]]) -> str:
     return free(messages) + "".join(each["name"] + str({**each["arguments"]}) for each in calls)
 
 
-@pytest.mark.parametrize("write", [only_calls, texts_of_calls, objects])
+@pytest.mark.parametrize("write", [only_calls, texts_of_calls, objects, free])
 @pytest.mark.parametrize("said", [None, "", "Sprawdzam."])
 def test_calls_are_written_in_the_form_that_the_template_takes(
     write: Any, said: str | None
@@ -248,10 +248,20 @@ def test_calls_are_written_in_the_form_that_the_template_takes(
     assert all(part in text for part in ("pogoda", "Łódź", said or "", TOOL["content"]))
 
 
-def test_a_template_without_calls_gets_the_messages_as_they_are() -> None:
+def test_a_template_that_refuses_results_gets_calls_as_they_are() -> None:
     call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     turn = {"role": "assistant", "content": None, "tool_calls": [call]}
-    assert rendered(Template(free), template_messages([ASK, turn]), {}).endswith("<assistant>")  # type: ignore[arg-type]
+    written: list[Any] = []
+
+    def write(messages: list[dict[str, Any]]) -> str:
+        written.append(messages[-1])
+        if any(one["role"] == "tool" for one in messages):
+            raise UsageError("no tools here")
+        return free(messages)
+
+    history = template_messages([ASK, turn])
+    rendered(Template(write), history, {})  # type: ignore[arg-type]
+    assert written[-1] == history[-1]
 
 
 @pytest.mark.parametrize("text", ['{"a": "\\ud800"}', '{"a": NaN}', '{"a": 1e999}'])

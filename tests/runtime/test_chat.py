@@ -121,6 +121,21 @@ def test_a_template_sees_that_a_content_is_none(tmp_path: Path) -> None:
 REAL = Path(os.environ.get("TOKALIGN_REAL_MODELS", "/nowhere"), "tokenizers", "deepseek_v3")
 
 
+def test_calls_are_written_by_the_template_that_tools_need(tmp_path: Path) -> None:
+    write = "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}{} {% endfor %}"
+    write += "{% endfor %}"
+    own = [
+        {"name": "default", "template": write.replace("{}", "")},
+        {"name": "tool_use", "template": write.replace("{}", "{{ c.function.name }}!")},
+    ]
+    call = {"id": "a", "function": {"name": "f", "arguments": "{}"}}
+    history = template_messages([{"role": "assistant", "tool_calls": [call]}, as_messages("b")[0]])
+    template = template_of(write_config(tmp_path, own))
+    tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
+    assert rendered(template, history, {"tools": [tool]}) == "f! b"
+    assert rendered(template, history, {"tools": None}) == '{"name": "f", "arguments": {}}b'
+
+
 def test_calls_are_in_the_prompts_of_every_deepseek(tmp_path: Path) -> None:
     call = {"id": "a", "function": {"name": "pogoda", "arguments": '{"miasto": "Łódź"}'}}
     turn = {"role": "assistant", "content": "Tak.", "tool_calls": [call]}

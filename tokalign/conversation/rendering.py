@@ -25,7 +25,8 @@ def rendered(
     form that the template writes whole.
     Raises: UsageError with the template's own complaint, and for a message that it leaves out.
     """
-    write_calls = _form_of_calls(template) if any("tool_calls" in m for m in messages) else list
+    has_calls, has_tools = any("tool_calls" in m for m in messages), bool(variables.get("tools"))
+    write_calls = _form_of_calls(template, has_tools) if has_calls else list
 
     def write(messages: Sequence[Message]) -> str:
         return template.render(write_calls(messages), **variables)
@@ -89,12 +90,13 @@ Form = Callable[[Sequence[Message]], list[Message]]
 
 
 @lru_cache(maxsize=8)
-def _form_of_calls(template: ChatTemplate) -> Form:
+def _form_of_calls(template: ChatTemplate, has_tools: bool) -> Form:
     """The first form of messages in which a template writes calls, alone and after a text; as they
-    are if there is none."""
-    for form in (list, _as_json, _apart):
+    are if it takes no such conversation. has_tools: some models have another template for tools."""
+    tools = [_TRIAL_TOOL] if has_tools else None
+    for form in (list, _as_json, _apart, _in_text):
         try:
-            text = template.render(form(_TRIAL))
+            text = template.render(form(_TRIAL), tools=tools)
         except UsageError:
             continue
         if all(
@@ -136,6 +138,20 @@ def _apart(messages: Sequence[Message]) -> list[Message]:
     return _as_json([part for message in messages for part in parts(message)])
 
 
+def _in_text(messages: Sequence[Message]) -> list[Message]:
+    """With calls as lines of JSON in the text, for a template that knows none."""
+
+    def written(message: Message) -> Message:
+        calls = [call["function"] for call in message.get("tool_calls", ())]
+        pairs = [{name: call[name] for name in ("name", "arguments")} for call in calls]
+        lines = [json.dumps(pair, ensure_ascii=False) for pair in pairs]
+        text = "\n".join(filter(None, [message["content"], *lines]))
+        others = {name: value for name, value in message.items() if name != "tool_calls"}
+        return {**others, "content": text}
+
+    return [written(message) for message in messages]
+
+
 def _trial_call(said: str, name: str) -> list[Message]:
     """A call after a text, and its result."""
     function = {"name": name, "arguments": {"a": "b"}}
@@ -149,3 +165,12 @@ _TRIAL: list[Message] = [
     *_trial_call("", "firstcall"),
     *_trial_call("e", "othercall"),
 ]
+
+_TRIAL_TOOL = {
+    "type": "function",
+    "function": {
+        "name": "f",
+        "description": "g",
+        "parameters": {"type": "object", "properties": {}},
+    },
+}
