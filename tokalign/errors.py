@@ -154,6 +154,12 @@ def require_texts(name: str, value: object) -> None:
     require(fits, message, value)
 
 
+def require_kind(name: str, value: object, kind: type) -> None:
+    """Raises: UsageError for what is not of this type; None is left out."""
+    message = f"{name} has to be of type {kind.__name__}, not {{}}"
+    require(isinstance(value, kind | None), message, value)
+
+
 def require_callable(name: str, value: object) -> None:
     """Raises: UsageError for what cannot be called."""
     require(callable(value), f"{name} has to be a function, not {{}}", value)

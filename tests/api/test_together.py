@@ -134,6 +134,9 @@ def test_prompts_of_a_model_that_cannot_share_passes_take_turns() -> None:
     ("wrong", "said"),
     [
         ({"prompts": "Wisła"}, "prompts has to be a list"),
+        ({"prompts": None}, "prompts has to be a list"),
+        ({"prompts": iter(["Wisła"])}, "prompts has to be a list"),
+        ({"sampling": "greedy"}, "sampling has to be of type Sampling"),
         ({"prompts": [[5], []]}, r"prompts\[1\] is empty"),
         ({"prompts": [[5], [10**6]]}, r"prompts\[1\]\[0\] is 1000000"),
         ({"max_tokens": [3]}, "max_tokens has 1 items for 2 prompts"),

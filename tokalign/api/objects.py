@@ -21,6 +21,7 @@ from tokalign.errors import (
     UsageError,
     require_callable,
     require_callables,
+    require_kind,
     require_text,
     shown,
 )
@@ -196,6 +197,7 @@ def make_sampler(
     processors: Sequence[LogitsProcessor] | None,
 ) -> Sampler:
     """The target's choice, from `Sampling` or one of mlx-lm's samplers. Raises: UsageError."""
+    require_kind("sampling", sampling, Sampling)
     processors = () if processors is None else processors
     require_callables("logits_processors", processors)
     if sampler is None or (sampler is greedy_sampler and sampling is None):

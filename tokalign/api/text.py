@@ -27,7 +27,7 @@ from tokalign.api.objects import (
     make_sampler,
     remember_tokenizer,
 )
-from tokalign.errors import UsageError, require_callable, require_integer, shown
+from tokalign.errors import UsageError, require_callable, require_integer, require_kind, shown
 from tokalign.names.aliases import check_name
 from tokalign.names.registry import resolve_model
 from tokalign.runtime.decoder import LanguageModel
@@ -132,10 +132,8 @@ def stream_generate(
     require_integer("max_tokens", max_tokens, least=-1)
     if max_tokens == 0:
         raise UsageError("max_tokens is 0; pass how many to generate at most, or -1 for no limit")
-    kinds = {"sampling": (sampling, Sampling), "grammar": (grammar, Grammar)}
-    for name, (value, kind) in {**kinds, "session": (session, str)}.items():
-        if not isinstance(value, kind | None):
-            raise UsageError(f"{name} has to be of type {kind.__name__}, not {shown(value)}")
+    require_kind("grammar", grammar, Grammar)
+    require_kind("session", session, str)
     if prompt_progress_callback is not None:
         require_callable("prompt_progress_callback", prompt_progress_callback)
     require_callable("note", note)

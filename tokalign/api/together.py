@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Sized
 from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ from tokalign.api.objects import (
     split_cache,
 )
 from tokalign.api.text import totals, with_options
-from tokalign.errors import UsageError, require_callable, require_integer
+from tokalign.errors import UsageError, require_callable, require_integer, shown
 from tokalign.runtime.batch import Batch
 from tokalign.runtime.chat import Prompt
 from tokalign.runtime.decoder import Decoder
@@ -200,8 +200,10 @@ def _answers(
     scored: bool,
 ) -> list[_Answer]:
     """Raises: UsageError for a wrong argument."""
-    if isinstance(prompts, str):
-        raise UsageError("prompts has to be a list of texts or of lists of ids, not one text")
+    if isinstance(prompts, str) or not isinstance(prompts, Sized):
+        raise UsageError(
+            f"prompts has to be a list of texts or of lists of ids, not {shown(prompts)}"
+        )
     count = len(prompts)
     caches = [None] * count if caches is None else caches
     lengths = max_tokens if isinstance(max_tokens, Sequence) else [max_tokens] * count
