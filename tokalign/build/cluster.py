@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,7 @@ from typing import Any, Literal
 
 from tokalign.build.corpus import Corpus, Stage
 from tokalign.build.counting.ngram_tree import grow_tree
-from tokalign.build.counting.runs import REMEDY, is_whole, require_workspace
+from tokalign.build.counting.runs import REMEDY, is_whole, remove_workspace, require_workspace
 from tokalign.build.counting.token_ngrams import Counted, Counting, count, encode, make_encoder
 from tokalign.build.counting.word_encoder import MAX_WORDS
 from tokalign.build.counting.workers import peak_memory, workers
@@ -229,7 +230,8 @@ def run_job(
         time.sleep(_POLL)
     built = _make_table(job)
     shutil.rmtree(job.logs("encode"))  # first, as its marks promise the files
-    shutil.rmtree(job.folder, ignore_errors=True)
+    with suppress(OSError):
+        remove_workspace(job.folder)
     return replace(
         built, seconds=time.monotonic() - started, peak_memory=built.peak_memory * processes
     )

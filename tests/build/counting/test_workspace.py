@@ -140,6 +140,15 @@ def test_a_workspace_in_use_is_refused(tmp_path: Path) -> None:
     assert not workspace.exists()
 
 
+def test_a_workspace_may_be_a_link_to_another_disk(tmp_path: Path) -> None:
+    counting, link, disk = counting_ala(tmp_path), tmp_path / "workspace", tmp_path / "disk"
+    disk.mkdir()
+    link.symlink_to(disk)
+    for _ in range(2):
+        count_corpus(counting, workspace=link)
+        assert (link.is_symlink(), list(disk.iterdir())) == (True, [])
+
+
 def test_a_folder_with_other_files_is_refused_and_left_alone(tmp_path: Path) -> None:
     """The workspace is deleted at the end, so it must not be a folder of documents."""
     counting = counting_ala(tmp_path)

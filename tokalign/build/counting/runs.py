@@ -198,7 +198,18 @@ def open_workspace(folder: Path | None) -> Iterator[Path]:
             raise
         finally:
             if is_done:
-                shutil.rmtree(folder)
+                remove_workspace(folder)
+
+
+def remove_workspace(folder: Path) -> None:
+    """Delete a workspace; where a link names one, what is in it."""
+    for path in folder.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    if not folder.is_symlink():
+        folder.rmdir()
 
 
 def require_workspace(folder: Path, mark: str) -> None:
