@@ -169,6 +169,7 @@ def test_a_half_written_run_is_named_and_made_again(
             "tokalign.build.cluster._make_table", lambda _: BuildReport(seconds=1, peak_memory=1)
         )
         patch.setattr("tokalign.build.cluster.shutil.rmtree", lambda *_, **__: None)
+        patch.setattr("tokalign.build.cluster.remove_workspace", lambda _: None)
         run_job(job_in(tmp_path, corpus))
     [path, *_] = (tmp_path / "workspace").glob("*.merged")
     path.write_bytes(path.read_bytes()[:-9])
@@ -219,6 +220,7 @@ def test_a_run_that_ended_before_its_folder_was_deleted_makes_the_table_again(
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr("tokalign.build.cluster.shutil.rmtree", lambda *_, **__: None)
+        patch.setattr("tokalign.build.cluster.remove_workspace", lambda _: None)
         job = job_in(tmp_path, corpus)
         run_job(job)
     assert job.folder.exists()
