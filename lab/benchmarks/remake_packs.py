@@ -27,7 +27,7 @@ TABLES = Path(__file__).resolve().parents[2] / "tables"
 PACKS: dict[str, tuple[str, ...]] = {
     "cs": (),
     "uk": (),
-    "en": ("--dictionary-bytes", "4400000"),
+    "en": ("--dictionary-bytes", "3000000"),
     "code": ("--dictionary-bytes", "4200000"),
 }
 """The packs that are counted from packages, with options of their building. `pl` and `crh` are
