@@ -233,7 +233,7 @@ def test_weights_are_float32_where_that_is_fastest(monkeypatch: pytest.MonkeyPat
     notes: list[str] = []
     monkeypatch.setattr(weights, "default_dtype", lambda: "float32")
     assert choose_dtype(None, note=notes.append) == "float32"
-    assert "--dtype" in notes.pop()
+    assert "float32, the default" in notes.pop()
     assert choose_dtype("float16", note=notes.append) == "float16"
     monkeypatch.setattr(weights, "default_dtype", lambda: None)
     assert choose_dtype(None, note=notes.append) is None
