@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from tokalign.conversation.incoming import (
@@ -167,42 +167,49 @@ def mistral_calls(source: Incoming, end: str, _tools: Tools) -> Calls:
 
 def kimi_calls(source: Incoming, end: str, _tools: Tools) -> Calls:
     """Names are `functions.NAME:INDEX`, which is an id that the template wants again."""
-    begin = "<|tool_call_begin|>"
-    while True:
-        yield from source.space()
-        if (yield from source.expect(begin, end, or_end=True)) != begin:
-            return
-        yield from source.space()
-        name = yield from source.take(NAME)
-        match = re.fullmatch(r"(?:functions\.)?(.+):\d+", name)
-        if match is None:
-            raise CutOffError if source.is_done else UnreadableError
-        yield from source.space()
-        yield from source.expect("<|tool_call_argument_begin|>")
-        yield from json_arguments(source, Named(match[1], name))
-        yield from source.space()
-        yield from source.expect("<|tool_call_end|>", or_end=True)
+    return _marked_calls(source, end, "<|tool_call_begin|>", _kimi_call, "<|tool_call_end|>")
+
+
+def _kimi_call(source: Incoming) -> Calls:
+    name = yield from source.take(NAME)
+    match = re.fullmatch(r"(?:functions\.)?(.+):\d+", name)
+    if match is None:
+        raise CutOffError if source.is_done else UnreadableError
+    yield from source.space()
+    yield from source.expect("<|tool_call_argument_begin|>")
+    yield from json_arguments(source, Named(match[1], name))
 
 
 def deepseek_calls(source: Incoming, end: str, _tools: Tools) -> Calls:
     """`function<｜tool▁sep｜>name` and arguments in a fence, or `name<｜tool▁sep｜>{...}`."""
-    begin = "<｜tool▁call▁begin｜>"
+    begin, after = "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"
+    return _marked_calls(source, end, begin, _deepseek_call, after)
+
+
+def _deepseek_call(source: Incoming) -> Calls:
+    name = yield from source.take(NAME)
+    yield from source.expect("<｜tool▁sep｜>")
+    if is_fenced := (yield from source.peek()) != "{":
+        name = yield from source.take(NAME)
+        yield from source.space()
+        yield from source.expect("```json")
+    if not name:
+        raise UnreadableError
+    yield from json_arguments(source, Named(name))
+    yield from source.space()
+    if is_fenced:
+        yield from source.expect("```", or_end=True)
+
+
+def _marked_calls(
+    source: Incoming, end: str, begin: str, read: Callable[[Incoming], Calls], after: str
+) -> Calls:
+    """Calls that each stand between two marks; `read` reads what is between them."""
     while True:
         yield from source.space()
         if (yield from source.expect(begin, end, or_end=True)) != begin:
             return
         yield from source.space()
-        name = yield from source.take(NAME)
-        yield from source.expect("<｜tool▁sep｜>")
-        if is_fenced := (yield from source.peek()) != "{":
-            name = yield from source.take(NAME)
-            yield from source.space()
-            yield from source.expect("```json")
-        if not name:
-            raise UnreadableError
-        yield from json_arguments(source, Named(name))
+        yield from read(source)
         yield from source.space()
-        if is_fenced:
-            yield from source.expect("```", or_end=True)
-        yield from source.space()
-        yield from source.expect("<｜tool▁call▁end｜>", or_end=True)
+        yield from source.expect(after, or_end=True)

@@ -100,12 +100,8 @@ class ToolFormat(NamedTuple):
         if set(marks) <= tokens:
             return cls(HARMONY, "", "")
         if "｜DSML｜" in template or "｜DSML｜" in tokens:
-            calls = (
-                "｜DSML｜tool_calls>"
-                if "｜DSML｜tool_calls>" in template
-                else "｜DSML｜function_calls>"
-            )
-            return cls("deepseek_v32", f"<{calls}", f"</{calls}")
+            calls = "tool_calls" if "｜DSML｜tool_calls>" in template else "function_calls"
+            return cls("deepseek_v32", f"<｜DSML｜{calls}>", f"</｜DSML｜{calls}>")
         if DEEPSEEK.begin in template or DEEPSEEK.begin in tokens:
             return DEEPSEEK if "```json" in template else DEEPSEEK._replace(parser="deepseek_v31")
         return None
