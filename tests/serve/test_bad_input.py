@@ -127,6 +127,10 @@ PROMPTS: list[tuple[Any, str]] = [
     ([], "prompt"),
     *((bad, "from 0 to 3999") for bad in ([-1], [5, 4000], [1 << 70])),
 ]
+SAID, SPACE = {"role": "assistant", "content": "x"}, {"type": "namespace", "name": "n"}
+RESULT = {"type": "tool_result", "tool_use_id": "c", "content": "x"}
+TWO = {"role": "user", "content": [RESULT, RESULT]}
+RETURNED = {"role": "user", "content": [RESULT, RESULT, {"type": "image"}]}
 IMAGE = {"role": "user", "content": [{"type": "input_image"}]}
 RESPONSE_FIELDS: list[tuple[str, Any, str]] = [
     ("previous_response_id", "resp_1", "send the whole input"),
@@ -140,7 +144,13 @@ RESPONSE_FIELDS: list[tuple[str, Any, str]] = [
     ("tool_choice", {"type": "function", "name": "pogoda"}, "'pogoda'"),
     ("tool_choice", {"type": "function", "function": {"name": "pogoda"}}, "'pogoda'"),
     ("text", {"format": {"type": "json_schema"}}, "json_schema"),
-    ("max_output_tokens", 0, "max_tokens"),
+    ("text", {"format": {"type": "xml"}}, "text.format has to be"),
+    ("max_output_tokens", 0, "max_output_tokens has to be at least 1"),
+    ("max_tokens", 0, "max_tokens has to be at least 1"),
+    ("input", [SAID, SAID, IMAGE], "input[2].content[0] is of type 'input_image'"),
+    ("input", [SAID, SAID, {"role": "x", "content": ""}], "input[2].role has to be"),
+    ("tools", [{"type": "web_search"}, {"type": "function"}], "tools[1] has to be a function"),
+    ("tools", [{**SPACE, "tools": [{}, {"type": "function"}]}], "tools[0].tools[1] has to be"),
     *((name, json.loads(DEEP), "nested too deeply") for name in ("metadata", "user")),
 ]
 MESSAGE_FIELDS: list[tuple[str, Any, str]] = [
@@ -153,7 +163,12 @@ MESSAGE_FIELDS: list[tuple[str, Any, str]] = [
     ("messages", [{"role": "user", "content": [{"type": "redacted_thinking"}]}], "is empty"),
     ("tool_choice", {"type": "tool", "name": "pogoda"}, "'pogoda'"),
     ("tool_choice", {"type": "all"}, "'all'"),
-    ("stop_sequences", [5], "stop"),
+    ("stop_sequences", [5], "stop_sequences"),
+    ("stop_sequences", ["x" * 4097], "stop_sequences has 4097 characters"),
+    ("tools", [{"type": "bash_20250124", "name": "bash"}, {"type": "custom"}], "tools[1]"),
+    ("output_config", {"format": {"type": "xml", "schema": {}}}, "output_config.format has to"),
+    ("messages", [TWO, {"role": "critic", "content": "x"}], "messages[1].role"),
+    ("messages", [RETURNED], "messages[0].content[2] is of type 'image'"),
 ]
 NOT_SERVED = (("best_of", 2), ("functions", [{"name": "pogoda"}]))
 IMAGES = [

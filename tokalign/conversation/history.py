@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from base64 import b64decode
 from binascii import Error as Base64Error
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -22,24 +22,36 @@ _ROLES: Mapping[str, str] = {
     "tool": "tool",
     "function": "tool",  # OpenAI's older name
 }
+Item = TypeVar("Item")
+
 _TEXTS = ("text", "input_text", "output_text", "refusal", "summary_text", "reasoning_text")
 
 
 def template_messages(messages: Iterable[Mapping[str, Any]]) -> list[Message]:
+    """Messages in the form of chat completions, each content a text; as `read_messages`."""
+    return read_messages(named("messages", messages))
+
+
+def named(field: str, items: Iterable[Item]) -> Iterator[tuple[str, Item]]:
+    """Items of a request's field, each with its path."""
+    return ((f"{field}[{index}]", item) for index, item in enumerate(items))
+
+
+def read_messages(messages: Iterable[tuple[str, Mapping[str, Any]]]) -> list[Message]:
     """Messages in the form of chat completions, each content a text.
 
-    messages: {"role", "content": a text, parts or None, "tool_calls", ...}; other keys are kept for
-    the template. A part that is no text is refused in the last question; elsewhere a sentence
-    stands in its place, so that a history stays usable.
-    Raises: UsageError that names the message.
+    messages: each with its path in the request, and {"role", "content": a text, parts or None,
+    "tool_calls", ...}; other keys are kept for the template. A part that is no text is refused in
+    the last question; elsewhere a sentence stands in its place, so that a history stays usable.
+    Raises: UsageError that names the path.
     """
     messages = [*messages]
     require(bool(messages), "messages is empty: there is nothing to answer")
-    roles = [message.get("role") for message in messages]
+    roles = [message.get("role") for _, message in messages]
     last = max((i for i, role in enumerate(roles) if role == "user"), default=-1)
     return [
-        _message(f"messages[{index}]", message, is_question=index == last)
-        for index, message in enumerate(messages)
+        _message(path, message, is_question=index == last)
+        for index, (path, message) in enumerate(messages)
     ]
 
 

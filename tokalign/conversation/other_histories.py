@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
+from tokalign.conversation.history import named
 from tokalign.conversation.rendering import Message
 from tokalign.errors import UsageError, require, shown
 
@@ -34,29 +35,37 @@ _PARTS = (
 )
 
 
-def of_messages(system: str | Sequence[Any], messages: Sequence[Message]) -> list[Message]:
+Named: TypeAlias = tuple[str, Message]
+"""A message with the path of what it was made of."""
+
+
+def of_messages(system: str | Sequence[Any], messages: Sequence[Message]) -> list[Named]:
     """Those of Anthropic. system: a text, or blocks of text. Raises: UsageError."""
     parts = [system] if isinstance(system, str) else system
     texts = [part.get("text") if isinstance(part, dict) else part for part in parts]
     are_texts = all(isinstance(text, str) for text in texts)
     require(are_texts, "system has to be a text or a list of text blocks")
     text = "\n\n".join(text for text in texts if text and not text.startswith(_BILLING))
-    history = [turn for message in messages for turn in _of_message(message)]
+    history = [
+        turn for named_one in named("messages", messages) for turn in _of_message(*named_one)
+    ]
     require(bool(history), "messages is empty: there is nothing to answer")
-    return [{"role": "system", "content": text}, *history] if text else history
+    return [("system", {"role": "system", "content": text}), *history] if text else history
 
 
-def _of_message(message: Message) -> Iterator[Message]:
-    """A message as one of the assistant, or as results of tools and what the user says besides."""
+def _of_message(path: str, message: Message) -> Iterator[Named]:
+    """A message as one of the assistant, or as results of tools and what the user says besides,
+    where nothing stands in the places of what is no part of it."""
     content = message.get("content")
     if not isinstance(content, list) or not content:
-        yield message
+        yield path, message
         return
-    turn: Message = {"role": message.get("role"), "content": []}
-    for part in content:
+    turn: Message = {"role": message.get("role"), "content": [""] * len(content)}
+    for index, part in enumerate(content):
         match part:
             case {"type": "tool_result", "tool_use_id": str(name)}:
-                yield _result(name, part.get("content", ""))
+                result = _result(name, part.get("content", ""))
+                yield f"{path}.content[{index}]", result
             case {"type": "tool_use", "id": str(), "name": str(name)}:
                 call = _call(part["id"], name, json.dumps(part.get("input") or {}))
                 turn.setdefault("tool_calls", []).append(call)
@@ -65,34 +74,36 @@ def _of_message(message: Message) -> Iterator[Message]:
             case {"type": "redacted_thinking"}:
                 pass
             case _:
-                turn["content"].append(part)
-    if turn["content"] or turn.keys() - {"role", "content"}:
-        yield turn
+                turn["content"][index] = part
+    if any(turn["content"]) or turn.keys() - {"role", "content"}:
+        yield path, turn
 
 
-def of_items(instructions: str | None, given: str | Sequence[Message]) -> Iterator[Message]:
+def of_items(instructions: str | None, given: str | Sequence[Message]) -> Iterator[Named]:
     """Those of responses. What the assistant says and calls in a row is one message. given: a
     question, or items. Raises: UsageError that names the item."""
     if instructions:
-        yield {"role": "system", "content": instructions}
+        yield "instructions", {"role": "system", "content": instructions}
     turn: Message = {}
+    begin = ""  # the path of the turn's first item
     items = [{"role": "user", "content": given}] if isinstance(given, str) else given
-    for index, item in enumerate(items):
-        for message in _of_item(index, item):
+    for path, item in named("input", items):
+        for message in _of_item(path, item):
             if message["role"] != "assistant":
                 if turn:
-                    yield turn
+                    yield begin, turn
                 turn = {}
-                yield message
+                yield path, message
                 continue
-            turn = turn or {"role": message.pop("role"), "content": []}
+            if not turn:
+                begin, turn = path, {"role": message.pop("role"), "content": []}
             for name, value in message.items():
                 if name == "content":
                     turn["content"] += value if isinstance(value, list) else [value or ""]
                 elif name != "role":
                     turn[name] = turn[name] + value if name in turn else value
     if turn:
-        yield turn
+        yield begin, turn
 
 
 def full_name(function: Message) -> str:
@@ -101,7 +112,7 @@ def full_name(function: Message) -> str:
     return f"{space}__{name}" if space else name
 
 
-def _of_item(index: int, item: Message) -> Iterator[Message]:
+def _of_item(path: str, item: Message) -> Iterator[Message]:
     """The messages of an item: what OpenAI has run is a call and its result."""
     kind = str(item.get("type") or "message")
     match item:
@@ -127,12 +138,12 @@ def _of_item(index: int, item: Message) -> Iterator[Message]:
             yield _result(_id_of(item), _returned(item.get("output", item.get("status"))))
         case {"id": str()} if kind in _STORED:
             raise UsageError(
-                f"input[{index}] refers to what is stored elsewhere, and nothing is stored here: "
+                f"{path} refers to what is stored elsewhere, and nothing is stored here: "
                 "send the items themselves"
             )
         case _ if kind not in _SILENT:
             raise UsageError(
-                f"input[{index}] has to be a message, a reasoning item, or a call of a tool or its "
+                f"{path} has to be a message, a reasoning item, or a call of a tool or its "
                 f"output, with all of its fields, not {shown(kind)}; leave it out"
             )
 

@@ -10,12 +10,12 @@ from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from secrets import randbits
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from tokalign.conversation.history import template_messages
+from tokalign.conversation.history import named, read_messages
 from tokalign.conversation.prompts import effort_variables
 from tokalign.conversation.tools import function_of
 from tokalign.errors import UsageError, require
@@ -68,7 +68,14 @@ class Extra(Struct, kw_only=True):
 
 
 class Common(Struct, kw_only=True):
-    """What every API takes. Limits and filters that are off are given as 0 or -1."""
+    """What every API takes. Limits and filters that are off are given as 0 or -1.
+
+    limits: the fields that say how long an answer may be, and the first that is there counts.
+    stops: the field with the texts that end it.
+    """
+
+    limits: ClassVar[Sequence[str]] = ("max_tokens",)
+    stops: ClassVar[str] = "stop"
 
     model: str = DEFAULT
     draft_model: str = DEFAULT
@@ -115,9 +122,9 @@ class Common(Struct, kw_only=True):
         """One request for each answer. Raises: Refusal, UsageError."""
 
     @property
-    def limit(self) -> int | None:
-        """The most tokens of an answer; -1 for no limit, None where the request says nothing."""
-        return self.max_tokens
+    def formats(self) -> Object:
+        """Forms of an answer as `response_format` has them, by their paths in the request."""
+        return {"response_format": self.response_format}
 
     @property
     def _effort(self) -> Object:
@@ -131,11 +138,12 @@ class Common(Struct, kw_only=True):
             raise _unserved("functions", "give the functions as tools")
         if reserved := _RESERVED & self.chat_template_kwargs.keys():
             raise UsageError(f"chat_template_kwargs may not have {', '.join(sorted(reserved))}")
-        limit, drafts = self.limit, self.num_draft_tokens
-        if limit is None:
-            limit = settings.max_tokens
-        fits = limit is None or limit > 0 or limit == -1
-        require(fits, "max_tokens has to be at least 1, or -1 for no limit, not {}", limit)
+        given = {name: getattr(self, name) for name in self.limits}
+        limit, drafts = settings.max_tokens, self.num_draft_tokens
+        for name, value in reversed(given.items()):
+            fits = value is None or value > 0 or value == -1
+            require(fits, f"{name} has to be at least 1, or -1 for no limit, not {{}}", value)
+            limit = limit if value is None else value
         penalties = {name: getattr(self, name) for name in _PENALTIES}
         own = self.chat_template_kwargs
         return ApiRequest(
@@ -145,7 +153,7 @@ class Common(Struct, kw_only=True):
             penalties={**penalties, "repetition_penalty": max(0.0, self.repetition_penalty)},
             template_variables={**settings.chat_template_args, **own},
             effort={name: value for name, value in self._effort.items() if name not in own},
-            stop_texts=_stop_texts(self.stop),
+            stop_texts=_stop_texts(self.stops, getattr(self, self.stops)),
             max_tokens=None if limit == -1 else limit,
             num_draft_tokens=settings.drafting.num_draft_tokens if drafts is UNSET else drafts,
             logprobs=bool(self.logprobs),
@@ -161,17 +169,18 @@ class Common(Struct, kw_only=True):
         settings: Settings,
         api_key: str,
         *,
-        messages: Iterable[Object],
-        tools: Sequence[Object],
+        messages: Iterable[tuple[str, Object]],
+        tools: Iterable[tuple[str, Object]],
         choice: Any,
         several: bool,
     ) -> list[ApiRequest]:
-        """Answers to a chat. tools, choice: as chat completions have them."""
-        tools, choice = allowed_tools(tools, choice)
+        """Answers to a chat. messages, tools, choice: as chat completions have them, the first two
+        with their paths in the request."""
+        tools, choice = allowed_tools([*tools], choice)
         request = self._request(
             settings,
             api_key,
-            messages=template_messages(messages),
+            messages=read_messages(messages),
             tools=() if choice == "none" else _functions(tools),
             tool_choice=tool_choice(choice),
             several_calls=several,
@@ -198,6 +207,8 @@ class StreamOptions(Struct, kw_only=True):
 class Chat(Common, kw_only=True):
     """The body of `/v1/chat/completions`; other APIs' chats are written as one."""
 
+    limits = ("max_completion_tokens", "max_tokens")
+
     messages: list[Object]
     tools: list[Object] = []
     tool_choice: Any = "auto"
@@ -206,16 +217,12 @@ class Chat(Common, kw_only=True):
     max_completion_tokens: int | None = None
     stream_options: StreamOptions = msgspec.field(default_factory=StreamOptions)
 
-    @property
-    def limit(self) -> int | None:
-        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
-
     def requests(self, settings: Settings, api_key: str) -> list[ApiRequest]:
         return self._chat(
             settings,
             api_key,
-            messages=self.messages,
-            tools=self.tools,
+            messages=named("messages", self.messages),
+            tools=named("tools", self.tools),
             choice=self.tool_choice,
             several=self.parallel_tool_calls,
         )
@@ -321,24 +328,26 @@ def _predicted(given: Any) -> str | None:
     return None
 
 
-def _stop_texts(stop: Texts) -> tuple[str, ...]:
+def _stop_texts(name: str, stop: Texts) -> tuple[str, ...]:
     texts = (stop,) if isinstance(stop, str) else tuple(stop)
     size = sum(map(len, texts))
     require(
         size <= _MOST_STOP_CHARACTERS,
-        f"stop has {{}} characters in all, but at most {_MOST_STOP_CHARACTERS} are taken",
+        f"{name} has {{}} characters in all, but at most {_MOST_STOP_CHARACTERS} are taken",
         size,
     )
     return tuple(filter(None, texts))
 
 
-def _functions(tools: Sequence[Object]) -> tuple[Object, ...]:
-    """Tools as the chat template gets them. Raises: Refusal."""
-    for index, tool in enumerate(tools):
-        require(function_of(tool) is not None, f"tools[{index}] has to be a function with a name")
+def _functions(tools: Iterable[tuple[str, Object]]) -> tuple[Object, ...]:
+    """Tools as the chat template gets them. tools: with their paths. Raises: UsageError."""
+    functions = []
+    for path, tool in tools:
         kind = tool.get("type", "function")
-        require(kind == "function", f"tools[{index}].type has to be 'function', not {{}}", kind)
-    return tuple(tools)
+        require(kind == "function", f"{path}.type has to be 'function', not {{}}", kind)
+        require(function_of(tool) is not None, f"{path} has to be a function with a name")
+        functions.append(tool)
+    return tuple(functions)
 
 
 def _prompts(prompt: str | list[Any]) -> list[str | list[int]]:

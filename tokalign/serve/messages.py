@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tokalign.conversation.blocks import Block, Step
+from tokalign.conversation.history import named
 from tokalign.conversation.other_histories import of_messages
 from tokalign.errors import UsageError
 from tokalign.runtime.rounds import Reading
@@ -34,6 +35,8 @@ _REASONS: Mapping[str | None, str] = {
 class MessagesBody(Common, kw_only=True):
     """The body of `/v1/messages`."""
 
+    stops = "stop_sequences"
+
     messages: list[Object]
     system: str | list[Any] = []
     stop_sequences: list[str] = []
@@ -41,6 +44,14 @@ class MessagesBody(Common, kw_only=True):
     tool_choice: Object = {}
     thinking: Object = {}
     output_config: Object = {}
+
+    @property
+    def formats(self) -> Object:
+        match self.output_config:
+            case {"format": {"type": kind, "schema": schema}}:
+                written = {"type": kind, "json_schema": {"schema": schema, "strict": True}}
+                return {**super().formats, "output_config.format": written}
+        return super().formats
 
     @property
     def _effort(self) -> Object:
@@ -51,25 +62,25 @@ class MessagesBody(Common, kw_only=True):
 
     def requests(self, settings: Settings, api_key: str) -> list[ApiRequest]:
         messages = of_messages(self.system, self.messages)
-        if messages[-1].get("role") == "assistant":
+        if messages[-1][1].get("role") == "assistant":
             raise UsageError("messages has to end with the user's: no given answer is continued")
-        self.stop, self.n = self.stop_sequences, 1
+        self.n = 1
         if isinstance(effort := self.output_config.get("effort"), str):
             self.reasoning_effort = effort
-        match self.output_config:
-            case {"format": {"type": kind, "schema": schema}}:
-                json_schema = {"schema": schema, "strict": True}
-                self.response_format = {"type": kind, "json_schema": json_schema}
         choice: Any = self.tool_choice.get("type", "auto")
         if choice == "tool":
             choice = {"function": {"name": str(self.tool_choice.get("name"))}}
         # The prompt does not name the tools that Anthropic runs.
-        own = [tool for tool in self.tools if (tool.get("type") or "custom") == "custom"]
+        own = [
+            (path, _tool(tool))
+            for path, tool in named("tools", self.tools)
+            if (tool.get("type") or "custom") == "custom"
+        ]
         return self._chat(
             settings,
             api_key,
             messages=messages,
-            tools=[_tool(tool) for tool in own],
+            tools=own,
             choice=choice,
             several=self.tool_choice.get("disable_parallel_tool_use") is False,
         )

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
 from typing import Any
 
 from msgspec import UNSET
 
 from tokalign.conversation.blocks import Block, Step
+from tokalign.conversation.history import named
 from tokalign.conversation.other_histories import MORE_TOOLS, full_name, of_items
 from tokalign.runtime.rounds import Reading
 from tokalign.serve import Settings
@@ -46,6 +46,8 @@ _LOGPROBS = "message.output_text.logprobs"
 class ResponsesBody(Common, kw_only=True):
     """The body of `/v1/responses`."""
 
+    limits = ("max_output_tokens", "max_tokens")
+
     input: str | list[Object]
     instructions: str | None = None
     max_output_tokens: int | None = None
@@ -63,23 +65,25 @@ class ResponsesBody(Common, kw_only=True):
     user: Any = None
 
     @property
-    def limit(self) -> int | None:
-        return self.max_tokens if self.max_output_tokens is None else self.max_output_tokens
+    def formats(self) -> Object:
+        form = self.text.get("format")
+        written = {**form, "json_schema": form} if isinstance(form, dict) else form
+        return {**super().formats, "text.format": written}
 
     @property
-    def all_tools(self) -> list[Any]:
-        """The tools of the request, and those that items of its input add."""
-        items = [] if isinstance(self.input, str) else self.input
-        added = [item.get("tools") for item in items if item.get("type") in MORE_TOOLS]
-        return [*self.tools, *chain.from_iterable(t for t in added if isinstance(t, list))]
+    def told_functions(self) -> list[tuple[str, Object]]:
+        """The functions of the request, and those that items of its input add, with their paths."""
+        lists = [("tools", self.tools)]
+        for path, item in () if isinstance(self.input, str) else named("input", self.input):
+            if item.get("type") in MORE_TOOLS and isinstance(item.get("tools"), list):
+                lists.append((f"{path}.tools", item["tools"]))
+        return [tool for path, tools in lists for tool in _functions(path, tools)]
 
     def requests(self, settings: Settings, api_key: str) -> list[ApiRequest]:
         for name, remedy in _UNSERVED.items():
             if getattr(self, name):
                 code = "previous_response_not_found" if name.startswith("prev") else None
                 raise Refusal(400, f"{name} is not served: {remedy}", code=code)
-        if isinstance(form := self.text.get("format"), dict):
-            self.response_format = {**form, "json_schema": form}
         match self.reasoning:
             case {"effort": str(effort)}:
                 self.reasoning_effort = effort
@@ -88,7 +92,7 @@ class ResponsesBody(Common, kw_only=True):
             settings,
             api_key,
             messages=of_items(self.instructions, self.input),
-            tools=[_nested(tool) for tool in _functions(self.all_tools)],
+            tools=[(path, _nested(tool)) for path, tool in self.told_functions],
             choice=_nested(self.tool_choice),
             several=self.parallel_tool_calls,
         )
@@ -107,7 +111,7 @@ class Responses(Rendering):
         }
         self._namespaced = {
             full_name(tool): {"name": tool.get("name"), "namespace": tool["namespace"]}
-            for tool in _functions(body.all_tools)
+            for _, tool in body.told_functions
             if "namespace" in tool
         }
         self._number = -1  # of the last event
@@ -264,14 +268,16 @@ _ITEMS = {"text": "msg", "thought": "rs", "call": "fc"}
 # -- requests --------------------------------------------------------------------------------------
 
 
-def _functions(tools: Sequence[Any]) -> Iterator[Object]:
-    """The functions among tools; those in a namespace, where Codex has MCP's, with its name."""
-    for tool in tools:
+def _functions(path: str, tools: Sequence[Any]) -> Iterator[tuple[str, Object]]:
+    """The functions among tools, with their paths; those in a namespace, where Codex has MCP's,
+    with its name."""
+    for place, tool in named(path, tools):
         match tool:
             case {"type": "function"}:
-                yield tool
+                yield place, tool
             case {"type": "namespace", "name": name, "tools": [*inner]}:
-                yield from ({**each, "namespace": name} for each in _functions(inner))
+                for inside, each in _functions(f"{place}.tools", inner):
+                    yield inside, {**each, "namespace": name}
 
 
 def _nested(tool: Any) -> Any:

@@ -44,13 +44,14 @@ def grammar_of(body: Any) -> Grammar | None:
     fields |= {"grammar": ("grammar", body.grammar), "json_schema": ("json", body.json_schema)}
     given = {name: field for name, field in fields.items() if field[1] not in (None, "")}
     made = {name: _MAKERS[kind](value) for name, (kind, value) in given.items()}
-    if (by_format := _response_format(body.response_format)) is not None:
-        made["response_format"] = by_format
+    for name, value in body.formats.items():
+        if (by_format := _response_format(name, value)) is not None:
+            made[name] = by_format
     require(len(made) < 2, f"{' and '.join(made)} exclude each other; give one of them")
     return next(iter(made.values()), None)
 
 
-def _response_format(given: Any) -> Grammar | None:
+def _response_format(name: str, given: Any) -> Grammar | None:
     kind = given.get("type") if isinstance(given, dict) else given
     match given:
         case None | {"type": "text"}:
@@ -63,21 +64,22 @@ def _response_format(given: Any) -> Grammar | None:
         case {"type": "json_schema", "json_schema": {"schema": dict() | bool() as schema, **inner}}:
             return Grammar.json_schema(schema, strict=bool(inner.get("strict")))
         case {"type": "json_schema"}:
-            raise UsageError("response_format.json_schema has to be an object with a schema")
-    raise Refusal(
-        400, f"response_format has to be text, json_object or json_schema, not {shown(given)}"
-    )
+            raise UsageError(f"{name} is a json_schema, and has to have an object with a schema")
+    raise Refusal(400, f"{name} has to be text, json_object or json_schema, not {shown(given)}")
 
 
-def allowed_tools(tools: Sequence[Any], choice: Any) -> tuple[Sequence[Any], Any]:
+def allowed_tools(
+    tools: Sequence[tuple[str, Any]], choice: Any
+) -> tuple[Sequence[tuple[str, Any]], Any]:
     """The tools that a choice of OpenAI's kind `allowed_tools` leaves, and its mode as the choice;
-    the names are in the form of chat completions or of responses. Raises: UsageError."""
+    the names are in the form of chat completions or of responses. tools: with their paths. Raises:
+    UsageError."""
     if not isinstance(choice, dict) or choice.get("type") != "allowed_tools":
         return tools, choice
     match choice.get("allowed_tools", choice):
         case {"mode": mode, "tools": [*named]} if all(isinstance(tool, dict) for tool in named):
             names = [(function_of(tool) or tool).get("name") for tool in named]
-            asked = [(function_of(tool) or {}).get("name") for tool in tools]
+            asked = [(function_of(tool) or {}).get("name") for _, tool in tools]
             return [t for t, name in zip(tools, asked, strict=True) if name in (None, *names)], mode
     raise UsageError("tool_choice of the type allowed_tools has to have a mode and tools")
 
