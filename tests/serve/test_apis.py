@@ -351,6 +351,21 @@ def test_what_the_assistant_said_and_called_is_one_message() -> None:
         assert asked.messages == expected
 
 
+def test_a_call_that_failed_is_told_to_the_model() -> None:
+    result = {"type": "tool_result", "tool_use_id": "c", "is_error": True}
+    for more, told in (
+        ({}, "[This call failed.]"),
+        ({"content": "No such city."}, "[This call failed.]\n\nNo such city."),
+        ({"content": [{"type": "text", "text": "No."}]}, "[This call failed.]\n\nNo."),
+        ({"content": "It rains.", "is_error": False}, "It rains."),
+    ):
+        body = {"messages": [{"role": "user", "content": [result | more]}]}
+        (asked,) = as_form(body, Messages.form).requests(Settings(), "")
+        assert asked.messages == [{"role": "tool", "tool_call_id": "c", "content": told}]
+    call = {"type": "mcp_call", "id": "c", "name": "f", "arguments": "{}", "error": "No."}
+    assert messages_of(call)[1]["content"] == "[This call failed.]\n\nNo."
+
+
 def messages_of(*items: dict[str, Any]) -> list[dict[str, Any]]:
     body = json.dumps({"input": [*items, {"role": "user", "content": "?"}]}).encode()
     (asked,) = read(body, Responses.form).requests(Settings(), "")

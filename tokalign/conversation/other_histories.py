@@ -29,6 +29,8 @@ _RESULTS = ("output", "results", "outputs", "error")
 _NO_ARGUMENTS = (*_RESULTS, "type", "id", "call_id", "name", "status", "caller", "server_label")
 """Fields of such a call that are no arguments."""
 
+_FAILED = "[This call failed.]"
+
 _PARTS = (
     *("text", "input_text", "output_text"),
     *("input_image", "input_file", "computer_screenshot"),
@@ -64,7 +66,8 @@ def _of_message(path: str, message: Message) -> Iterator[Named]:
     for index, part in enumerate(content):
         match part:
             case {"type": "tool_result", "tool_use_id": str(name)}:
-                result = _result(name, part.get("content", ""))
+                failed = part.get("is_error") is True
+                result = _result(name, part.get("content", ""), failed=failed)
                 yield f"{path}.content[{index}]", result
             case {"type": "tool_use", "id": str(), "name": str(name)}:
                 call = _call(part["id"], name, json.dumps(part.get("input") or {}))
@@ -151,7 +154,7 @@ def _of_item(path: str, item: Message) -> Iterator[Message]:
 def _of_hosted_call(item: Message, kind: str) -> Iterator[Message]:
     """A call of a tool that is no function, and its result, if the item has one. One of OpenAI's
     without any, such as a search, is passed over: what it found is in the answer."""
-    results = [item[name] for name in _RESULTS if item.get(name)]
+    results = [(item[name], name == "error") for name in _RESULTS if item.get(name)]
     if not results and "call_id" not in item:
         return
     own = {name: value for name, value in item.items() if name not in _NO_ARGUMENTS}
@@ -159,8 +162,8 @@ def _of_hosted_call(item: Message, kind: str) -> Iterator[Message]:
     arguments = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
     function = str(item.get("name") or kind.removesuffix("_call"))
     yield _calling(_call(_id_of(item), function, arguments))
-    if results:
-        yield _result(_id_of(item), _returned(results[0]))
+    for output, failed in results[:1]:
+        yield _result(_id_of(item), _returned(output), failed=failed)
 
 
 def _id_of(item: Message) -> str:
@@ -183,5 +186,8 @@ def _call(name: str, function: str, arguments: str) -> Message:
     return {"type": "function", "id": name, "function": {"name": function, "arguments": arguments}}
 
 
-def _result(name: str, content: object) -> Message:
+def _result(name: str, content: object, *, failed: bool = False) -> Message:
+    """failed: whether the call did; no template has a field for that, so a sentence says it."""
+    if failed:
+        content = [_FAILED, *(content if isinstance(content, list) else [content or ""])]
     return {"role": "tool", "tool_call_id": name, "content": content}
