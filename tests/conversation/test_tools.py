@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from enum import Enum
 from functools import cache
 from importlib import import_module
+from itertools import product
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import grammars
@@ -15,15 +18,16 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from places import DEMO
 from pydantic import BaseModel, Field, create_model
+from served import echo_folder
 
 from tokalign.conversation.answer_form import AnswerForm
 from tokalign.conversation.blocks import Blocks
+from tokalign.conversation.call_grammars import calls_grammar
 from tokalign.conversation.tools import (
     ANY_TOOL,
     HARMONY,
     ToolFormat,
     call_id,
-    calls_grammar,
     with_call_ids,
 )
 from tokalign.errors import UsageError
@@ -93,11 +97,14 @@ def target() -> Tokenizer[TargetId]:
     return read_tokenizer(DEMO / "target")
 
 
-def accepts(grammar: Grammar, text: str) -> bool:
+def accepts(grammar: Grammar, text: str, tokenizer: Tokenizer[TargetId] | None = None) -> bool:
     """Whether a text matches a grammar from its beginning to its end."""
-    tokenizer = target()
-    stops = tokenizer.vocabulary.roles.eos
-    return grammars.accepts(grammar, tokenizer, stops, tokenizer.encoder.encode(text.encode()))
+    tokenizer = tokenizer or target()
+    stops, marks = tokenizer.vocabulary.roles.eos, tokenizer.vocabulary.special_ids
+    ids = list[TargetId]()
+    for part in re.split(f"({'|'.join(map(re.escape, marks))})", text):
+        ids += [marks[part]] if part in marks else tokenizer.encoder.encode(part.encode())
+    return grammars.accepts(grammar, tokenizer, stops, ids)
 
 
 def read(form: ToolFormat, text: str, tools: list[Tool]) -> list[tuple[str, Any]]:
@@ -130,15 +137,12 @@ TAGGED = {
     "longcat": "f\n<longcat_arg_key>x</longcat_arg_key>\n<longcat_arg_value>{}"
     "</longcat_arg_value>\n",
     "minimax_m2": '\n<invoke name="f">\n<parameter name="x">{}</parameter>\n</invoke>\n',
-}
-"""A call in each format whose arguments are texts between tags."""
-WRITTEN_ONLY = {
     "muse_spark": '\n<atem:invoke name="f">\n<atem:parameter name="x">{}</atem:parameter>\n'
     "</atem:invoke>\n",
     "deepseek_v32": '\n<｜DSML｜invoke name="f">\n<｜DSML｜parameter name="x" string="true">{}'
     "</｜DSML｜parameter>\n</｜DSML｜invoke>\n",
 }
-"""Such a format that has no grammar."""
+"""A call in each format whose arguments are texts between tags."""
 CALL, SEP, END = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
 AS_JSON = {
     "deepseek_v3": f"{CALL}function{SEP}f\n```json\n{{}}\n```{END}",
@@ -149,6 +153,9 @@ AS_JSON = {
     "mistral": '[{{"name": "f", "arguments": {}}}]',
     "kimi_k2": "<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{}<|tool_call_end|>",
 }
+"""A call in each format whose arguments are an object in JSON."""
+BY_NAME = {"pythonic": "[f(x={})]"}
+"""A call in each format that has the names of arguments, and their values in JSON."""
 
 TEXT = 'Łódź, "5"\n  </param>\n\n'
 VALUES: list[tuple[Any, list[Any]]] = [
@@ -183,18 +190,21 @@ def grammar_of(name: str, kind: Any) -> Grammar:
     return calls_grammar(form_of(name), target().vocabulary, [tool_of(kind)], ANY_TOOL)
 
 
-@pytest.mark.parametrize("written_as", ["text", "json"])
-@pytest.mark.parametrize("name", sorted({*TAGGED, *AS_JSON}))
+@pytest.mark.parametrize("written_as", ["text", "json", "value"])
+@pytest.mark.parametrize("name", sorted({*TAGGED, *AS_JSON, *BY_NAME}))
 def test_every_value_of_every_schema_is_accepted_and_read_as_it_was_meant(
     name: str, written_as: str
 ) -> None:
-    form, call = form_of(name), (TAGGED if written_as == "text" else AS_JSON).get(name)
+    tables = {"text": TAGGED, "json": AS_JSON, "value": BY_NAME}
+    form, call = form_of(name), tables[written_as].get(name)
     if call is None:
         return
     for kind, values in VALUES:
         for value in values:
-            inside = plain(value) if written_as == "text" else as_json({"x": value})
-            text = form.begin + call.format(inside) + form.end
+            written = {"text": plain(value), "json": as_json({"x": value})}
+            inside = written.get(written_as, as_json(value))
+            typed = call if isinstance(value, str) else call.replace('"true"', '"false"')
+            text = form.begin + typed.format(inside) + form.end
             assert accepts(grammar_of(name, kind), text), (kind, value)
             ((called, arguments),) = read(form, text, [tool_of(kind)])
             assert (called, arguments) == ("f", {"x": value}), kind
@@ -210,13 +220,27 @@ def test_whatever_a_grammar_accepts_is_read_as_something_valid(kind: Any) -> Non
         *("None", "true", "True", "[]", '["a"]', "[1]", "{}", '{"city": "x"}', '{"city": 1}'),
         *("abc/", "abcd", "\n\n", "nan", "{'a': 1}", '{"a": 1}', "</parameter>"),
     ]
-    for name in ("qwen3_coder", "glm47"):
+    for name, value in product(("qwen3_coder", "glm47", "deepseek_v32"), tried):
         form = form_of(name)
-        for value in tried:
-            text = form.begin + TAGGED[name].format(value) + form.end
+        for call in (TAGGED[name], TAGGED[name].replace('"true"', '"false"')):
+            text = form.begin + call.format(value) + form.end
             if accepts(grammar_of(name, kind), text):
                 ((_, arguments),) = read(form, text, [asked])
                 validator.validate(arguments)
+
+
+def test_marks_may_be_special_tokens_or_texts(tmp_path: Path) -> None:
+    """A text may have in it what a mark begins with."""
+    marks = ("｜DSML｜", "<arg_value>", "</arg_value>")
+    marked: Tokenizer[TargetId] = read_tokenizer(echo_folder(tmp_path / "m", marks=marks))
+    for name in ("deepseek_v32", "glm47"):
+        form = form_of(name)
+        for value in ("Paris", "</", "<b></b></", "a\n<"):
+            text = form.begin + TAGGED[name].format(value) + form.end
+            for tokenizer in (target(), marked):
+                grammar = calls_grammar(form, tokenizer.vocabulary, [tool_of(str)], ANY_TOOL)
+                assert accepts(grammar, text, tokenizer), (name, value)
+            assert read(form, text, [tool_of(str)]) == [("f", {"x": value})]
 
 
 def test_quotes_of_json_are_neither_forced_nor_taken_where_a_text_may_stand() -> None:
@@ -276,11 +300,10 @@ def test_arguments_are_an_object_whatever_a_schema_says(name: str, parameters: A
 @settings(max_examples=25)
 @given(st.text(max_size=20), st.text(max_size=20))
 def test_a_text_arrives_exactly_as_it_was_written(text: str, other: str) -> None:
-    for table in (TAGGED, WRITTEN_ONLY):
-        for name, call in table.items():
-            form = form_of(name)
-            written = form.begin + call.format(text) + form.end
-            assert read(form, written, [tool_of(str)]) == [("f", {"x": text})]
+    for name, call in TAGGED.items():
+        form = form_of(name)
+        written = form.begin + call.format(text) + form.end
+        assert read(form, written, [tool_of(str)]) == [("f", {"x": text})]
     gemma = form_of("gemma4")
     written = f'{gemma.begin}call:f{{x:<|"|>{text}<|"|>,y:[<|"|>{other}<|"|>,1]}}{gemma.end}'
     assert read(gemma, written, []) == [("f", {"x": text, "y": [other, 1]})]
@@ -358,6 +381,43 @@ def test_every_format_is_read(name: str) -> None:
         assert read_back[:2] == calls
 
 
+PYTHON: list[tuple[str, Any]] = [
+    ("""'it is "5"'""", 'it is "5"'),
+    (r'"it\'s \"5\" \\ \/ \n\t\u0142 \x41 \d"', 'it\'s "5" \\ / \n\tł A \\d'),
+    (r'"\ud83d\ude00 \U0001F600"', "\ud83d\ude00 😀"),
+    ('"""a "b"\nc"""', 'a "b"\nc'),
+    ('"a) b, c=[1]"', "a) b, c=[1]"),
+    ('{"a": [1, True, null], "b": {}}', {"a": [1, True, None], "b": {}}),
+    ("[ 1,-2.5, .5, 1_000 ]", [1, -2.5, 0.5, 1000]),
+    ("None", None),
+    ("123456789012345678901234567890", 123456789012345678901234567890),
+]
+
+
+@pytest.mark.parametrize(("written", "value"), PYTHON)
+def test_arguments_as_python_writes_them(written: str, value: Any) -> None:
+    form = form_of("pythonic")
+    text = f"{form.begin}[a.f( from={written}, class = 1, ), g()]{form.end}"
+    assert read(form, text, []) == [("a.f", {"from": value, "class": 1}), ("g", {})]
+    for other in ("[see](x)", "[f(1)]", "[f(*x)]", "[]", "f()"):
+        assert read(form, form.begin + other, []) == [("", form.begin + other)]
+
+
+def test_required_arguments_come_first_in_a_call_as_python_writes_it() -> None:
+    form = form_of("pythonic")
+    optional = {name: {"type": "boolean"} for name in "abc"}
+    some = tool("f", {"properties": {**optional, "x": {"type": "string"}}, "required": ["x"]})
+    for asked, fits, no in (
+        (some, ['x="", a=True, c=false', 'x="a"'], ["", "a=True", 'x="", c=True, a=True']),
+        (tool("f", {"properties": optional}), ["", "b=True", "a=True, c=False"], ["x=1", ", a=1"]),
+        (tool("f", {}), [""], ["a=1"]),
+    ):
+        grammar = calls_grammar(form, target().vocabulary, [asked], ANY_TOOL)
+        for arguments in (*fits, *no):
+            text = f"{form.begin}[f({arguments})]{form.end}"
+            assert accepts(grammar, text) is (arguments in fits), arguments
+
+
 def test_models_may_write_line_breaks_in_json_and_forget_a_brace() -> None:
     form = form_of("json_tools")
     for call in (
@@ -416,7 +476,7 @@ def test_the_format_of_gpt_oss_is_known_by_its_tokens() -> None:
 
 def test_the_type_of_an_argument_is_what_the_call_says_or_else_its_schema() -> None:
     form, asked = form_of("deepseek_v32"), [tool_of(int | str)]
-    call = WRITTEN_ONLY["deepseek_v32"]
+    call = TAGGED["deepseek_v32"]
     for written, value in ((call, "5"), (call.replace("true", "false"), 5)):
         text = form.begin + written.format("5") + form.end
         assert read(form, text, asked) == [("f", {"x": value})]

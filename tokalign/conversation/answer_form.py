@@ -5,15 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tokalign.conversation.call_grammars import after_thought, calls_grammar, can_call
 from tokalign.conversation.json_calls import Tools
-from tokalign.conversation.tools import (
-    ANY_TOOL,
-    HARMONY,
-    ToolFormat,
-    after_thought,
-    calls_grammar,
-    can_call,
-)
+from tokalign.conversation.tools import ANY_TOOL, HARMONY, ToolFormat
 from tokalign.runtime.grammar import Grammar
 from tokalign.tokenizer.vocabulary import TargetId, Vocabulary
 

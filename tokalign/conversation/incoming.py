@@ -28,7 +28,7 @@ Member: TypeAlias = Callable[["Incoming", str, int], Reading[None]]
 DEEPEST = 64
 """Levels of JSON; every one of them is a generator more that waits."""
 
-_SCALAR = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?|true|false|null", re.ASCII)
+SCALAR = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?|true|false|null", re.ASCII)
 _ESCAPE = re.compile(r'\\(["\\/bfnrt]|u[0-9a-fA-F]{4})')
 
 
@@ -178,7 +178,7 @@ def json_value(source: Incoming, depth: int = 0) -> Reading[None]:
         yield from container(source, depth, _json_member, '"')
     else:
         text = yield from source.take(_WORD)
-        if not _SCALAR.fullmatch(text):
+        if not SCALAR.fullmatch(text):
             raise CutOffError if source.is_done else UnreadableError
         yield text
 

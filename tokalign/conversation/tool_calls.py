@@ -34,6 +34,7 @@ from tokalign.conversation.json_calls import (
     kimi_calls,
     mistral_calls,
 )
+from tokalign.conversation.python_calls import python_calls
 from tokalign.runtime.grammar.parameters import Parameter, properties_of
 
 
@@ -247,6 +248,7 @@ READERS: Mapping[str, Callable[[Incoming, str, Tools], Calls]] = {
     "minimax_m2": partial(_tagged, MINIMAX),
     "mistral": mistral_calls,
     "muse_spark": partial(_tagged, MUSE),
+    "pythonic": python_calls,
     "qwen3_coder": partial(_tagged, QWEN_CODER),
 }
 

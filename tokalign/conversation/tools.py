@@ -1,33 +1,16 @@
-"""Tools: which one has to be called, in what format (`tool_calls.py` reads all of them), and the
-grammar of its calls, where the format can be written as one (`_LARK`)."""
+"""Tools: which one has to be called, and in what format; `tool_calls.py` reads all of them, and
+`call_grammars.py` has the grammars of those that can be written as one."""
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from secrets import choice as chosen
 from string import ascii_letters, digits
 from typing import Any, NamedTuple
 
-from tokalign.conversation.tool_calls import (
-    DSML,
-    GLM,
-    LONGCAT,
-    MINIMAX,
-    QWEN_CODER,
-    READERS,
-    Tags,
-    parameters_of,
-    schema_of,
-)
-from tokalign.errors import UsageError
-from tokalign.runtime.grammar import Grammar, json_lark
-from tokalign.runtime.grammar.grammar import lark_literal
-from tokalign.runtime.grammar.parameters import required_of
-from tokalign.tokenizer.vocabulary import TargetId, Vocabulary
+from tokalign.conversation.tool_calls import DSML, GLM, LONGCAT, READERS, Tags
 
 ANY_TOOL = ""
 """A `tool_choice` that leaves the tool to the model; other texts name one."""
@@ -142,155 +125,4 @@ _INNER_MARKS: Mapping[str, tuple[str, ...]] = {
     "laguna": _marks_of(GLM),
     "longcat": _marks_of(LONGCAT),
     "mistral": ("[ARGS]", "[CALL_ID]"),
-}
-
-
-def can_call(form: ToolFormat | None) -> bool:
-    """Whether calls in this format can be written as a grammar."""
-    return form is not None and form.parser in _LARK
-
-
-def calls_grammar(
-    form: ToolFormat | None,
-    vocabulary: Vocabulary[TargetId],
-    tools: Sequence[Mapping[str, Any]],
-    choice: str,
-    *,
-    several: bool = False,
-) -> Grammar:
-    """The grammar of an answer that calls a tool, or several. choice: as in `ANY_TOOL`. Raises:
-    UsageError for a tool that is not there, or a format without a grammar."""
-    functions = [tool["function"] for tool in tools]
-    if choice != ANY_TOOL:
-        functions = [function for function in functions if function["name"] == choice]
-    if not functions:
-        named = f"names {choice!r}, which is not among tools" if choice else "needs tools"
-        raise UsageError(f"tool_choice {named}")
-    if form is None or not can_call(form):
-        what = "no format for calls" if form is None else f"the format {form.parser}"
-        raise UsageError(
-            f"tool_choice cannot be honoured: the chat template of this model has {what}, which "
-            "cannot be enforced; ask for the call in a message, and give auto"
-        )
-    writer = _Writer(form, vocabulary)
-    call = " | ".join(f"({_LARK[form.parser](writer, function)})" for function in functions)
-    more = r" (/\n?/ call)*" if several and form.parser != HARMONY else ""
-    lines = [f"start: call{more}", f"call: {call}"]
-    lines += [f"{name}: {terminal}" for terminal, name in writer.terminals.items()]
-    return Grammar.lark("\n".join(lines) + "\n")
-
-
-class _Writer:
-    """Writes the rules of a grammar. terminals: the names of those that the rules need."""
-
-    def __init__(self, form: ToolFormat, vocabulary: Vocabulary[TargetId]) -> None:
-        self.form, self.vocabulary = form, vocabulary
-        self.terminals: dict[str, str] = {}
-
-    def text(self, text: str) -> str:
-        """A text as a part of a rule."""
-        return lark_of_marks(text, self.vocabulary)
-
-    def call(self, *parts: str) -> str:
-        """Parts of a rule between the marks of the format."""
-        return " ".join(
-            filter(None, [self.text(self.form.begin), *parts, self.text(self.form.end)])
-        )
-
-
-def lark_of_marks(text: str, vocabulary: Vocabulary[TargetId]) -> str:
-    """A text as a part of a rule in Lark's format; special tokens in it are named by their ids."""
-    ids = vocabulary.special_ids
-    named = [re.escape(mark) for mark in sorted(ids, key=len, reverse=True) if mark in text]
-    parts = re.split(f"({'|'.join(named)})", text) if named else [text]
-    written = [f"<[{ids[part]}]>" if part in ids else lark_literal(part) for part in parts if part]
-    return " ".join(written)
-
-
-def _arguments(function: Mapping[str, Any]) -> str:
-    return json_lark(schema_of(function), strict=False)
-
-
-def _json_call(writer: _Writer, function: Mapping[str, Any]) -> str:
-    name = f'\n{{"name": {json.dumps(function["name"], ensure_ascii=False)}, "arguments": '
-    return writer.call(writer.text(name), _arguments(function), writer.text("}\n"))
-
-
-def _mistral_call(writer: _Writer, function: Mapping[str, Any]) -> str:
-    if "[ARGS]" in writer.vocabulary.special_ids:
-        return writer.call(writer.text(f"{function['name']}[ARGS]"), _arguments(function))
-    opening = f'[{{"name": {json.dumps(function["name"], ensure_ascii=False)}, "arguments": '
-    return writer.call(writer.text(opening), _arguments(function), writer.text("}]"))
-
-
-def _kimi_call(writer: _Writer, function: Mapping[str, Any]) -> str:
-    name = f"<|tool_call_begin|>functions.{function['name']}:0<|tool_call_argument_begin|>"
-    return writer.call(writer.text(name), _arguments(function), writer.text("<|tool_call_end|>"))
-
-
-def _deepseek_call(before: str, after: str, writer: _Writer, function: Mapping[str, Any]) -> str:
-    """before, after: around the name."""
-    name = f"<｜tool▁call▁begin｜>{before}{function['name']}{after}"
-    end = "\n```" if "```" in after else ""
-    return writer.call(
-        writer.text(name), _arguments(function), writer.text(f"{end}<｜tool▁call▁end｜>")
-    )
-
-
-def _harmony_call(writer: _Writer, function: Mapping[str, Any]) -> str:
-    """A thought may come first. The end of the answer is that of the call."""
-    name = f"commentary to=functions.{function['name']} <|constrain|>json<|message|>"
-    return f"{after_thought(name, writer.vocabulary)} {_arguments(function)}"
-
-
-def after_thought(header: str, vocabulary: Vocabulary[TargetId]) -> str:
-    """What comes before the text of a message of gpt-oss, in Lark's format. header: its own, after
-    the mark of a channel. A message in `analysis` may come first."""
-    thought = lark_of_marks("<|channel|>analysis<|message|>", vocabulary)
-    after = lark_of_marks("<|end|><|start|>assistant", vocabulary)
-    own = lark_of_marks(f"<|channel|>{header}", vocabulary)
-    return rf"({thought} /(.|\n)*/ {after})? {own}"
-
-
-def _tagged_call(
-    tags: Tags, space: tuple[str, str, str], writer: _Writer, function: Mapping[str, Any]
-) -> str:
-    """Every argument between tags of its own. space: before a call, after its name, after a tag."""
-    before, named, after = space
-    name = f"{before}{tags.name[0]}{function['name']}{tags.name[1]}{named}"
-    parts = [writer.text(name)]
-    required = required_of(schema_of(function))
-    for key, parameter in parameters_of([{"function": function}], function["name"]).items():
-        opening = tags.key[0] + key + after.join(tags.key[1:]) + tags.pad
-        end = tags.pad + tags.value
-        if tags.value in writer.vocabulary.special_ids:
-            value = f"{parameter.lark('', writer.terminals)} {writer.text(end)}"
-        else:
-            value = parameter.lark(end + after, writer.terminals)
-        argument = f"{writer.text(opening)} {value}"
-        parts.append(argument if key in required else f"({argument})?")
-    if tags.tail:
-        parts.append(writer.text(tags.tail + after))
-    return writer.call(*parts)
-
-
-def _glm_call(tags: Tags, writer: _Writer, function: Mapping[str, Any]) -> str:
-    """With and without line breaks between the tags, or as JSON."""
-    forms = [("", "\n", "\n"), ("", "", "")]
-    either = [_tagged_call(tags, space, writer, function) for space in forms]
-    return " | ".join(f"({form})" for form in [*either, _json_call(writer, function)])
-
-
-_LARK: Mapping[str, Callable[[_Writer, Mapping[str, Any]], str]] = {
-    HARMONY: _harmony_call,
-    "deepseek_v3": partial(_deepseek_call, "function<｜tool▁sep｜>", "\n```json\n"),
-    "deepseek_v31": partial(_deepseek_call, "", "<｜tool▁sep｜>"),
-    "glm47": partial(_glm_call, GLM),
-    "json_tools": _json_call,
-    "kimi_k2": _kimi_call,
-    "laguna": partial(_glm_call, GLM),
-    "longcat": partial(_glm_call, LONGCAT),
-    "minimax_m2": partial(_tagged_call, MINIMAX, ("\n", "\n", "\n")),
-    "mistral": _mistral_call,
-    "qwen3_coder": partial(_tagged_call, QWEN_CODER, ("\n", "\n", "\n")),
 }

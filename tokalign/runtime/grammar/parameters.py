@@ -82,13 +82,27 @@ class Parameter:
             return text
         return text if any(map(_is_text, self.alternatives)) else value
 
+    def parted(self) -> tuple[Parameter, Parameter]:
+        """The texts among the values, and the other values."""
+        texts, others = list[Schema](), list[Schema]()
+        for schema in self.alternatives:
+            for part, is_text in ((texts, True), (others, False)):
+                values = [v for v in schema.get("enum", ()) if isinstance(v, str) == is_text]
+                part += [{"enum": values}] if values else []
+            if "enum" not in schema:
+                kinds = [schema["type"]] if "type" in schema else _JSON_TYPES
+                for kind in kinds:
+                    (texts if kind == "string" else others).append({**schema, "type": kind})
+        return Parameter(texts, self.root), Parameter(others, self.root)
+
     # -- grammar -----------------------------------------------------------------------------------
 
-    def lark(self, end: str, terminals: dict[str, str]) -> str:
-        """A value and the text that ends it, as a part of a rule in Lark's format. end: "" where a
-        special token ends the value. terminals: get the names of those that the part needs."""
+    def lark(self, end: str, terminals: dict[str, str], *, tag: str) -> str:
+        """A value and the text that ends it, as a part of a rule in Lark's format. tag: what no
+        value has inside; "" where a special token follows, which no text has. terminals: get the
+        names of those that the part needs."""
         literals = [_written(v) for schema in self.alternatives for v in schema.get("enum", ())]
-        tag, ending = end.strip(), lark_literal(end) if end else ""
+        ending = lark_literal(end) if end else ""
         literals = [text for text in literals if not tag or tag not in text]
         others = [schema for schema in self.alternatives if "enum" not in schema]
         if not any(map(_is_text, others)):
@@ -102,8 +116,13 @@ class Parameter:
         body = f"({' | '.join([*bodies, *map(lark_literal, literals)])})"
         if tag:
             inside = re.escape(tag).replace("/", r"\/")
-            body = f"({body} & ~/(?s:.*){inside}(?s:.*)/) {ending}"
+            body = f"({body} & ~/(?s:.*){inside}(?s:.*)/)"
+        body = f"{body} {ending}".strip()
         return terminals.setdefault(body, f"VALUE_{len(terminals)}")
+
+    def json_lark(self) -> str:
+        """A value in JSON, as a part of a rule in Lark's format."""
+        return f"({' | '.join(map(self._json_lark, self.alternatives))})"
 
     def _json_lark(self, schema: Schema) -> str:
         root = self.root if "$ref" in json.dumps(schema) else None

@@ -1,0 +1,219 @@
+"""The grammar of an answer that calls tools, for every format that can be written as one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from tokalign.conversation.tool_calls import (
+    DSML,
+    GLM,
+    LONGCAT,
+    MINIMAX,
+    MUSE,
+    QWEN_CODER,
+    Tags,
+    parameters_of,
+    schema_of,
+)
+from tokalign.conversation.tools import ANY_TOOL, HARMONY, ToolFormat
+from tokalign.errors import UsageError
+from tokalign.runtime.grammar import Grammar, json_lark
+from tokalign.runtime.grammar.grammar import lark_literal
+from tokalign.runtime.grammar.parameters import Parameter, required_of
+from tokalign.tokenizer.vocabulary import TargetId, Vocabulary
+
+
+def can_call(form: ToolFormat | None) -> bool:
+    """Whether calls in this format can be written as a grammar."""
+    return form is not None and form.parser in _LARK
+
+
+def calls_grammar(
+    form: ToolFormat | None,
+    vocabulary: Vocabulary[TargetId],
+    tools: Sequence[Mapping[str, Any]],
+    choice: str,
+    *,
+    several: bool = False,
+) -> Grammar:
+    """The grammar of an answer that calls a tool, or several. choice: as in `ANY_TOOL`. Raises:
+    UsageError for a tool that is not there, or a format without a grammar."""
+    functions = [tool["function"] for tool in tools]
+    if choice != ANY_TOOL:
+        functions = [function for function in functions if function["name"] == choice]
+    if not functions:
+        named = f"names {choice!r}, which is not among tools" if choice else "needs tools"
+        raise UsageError(f"tool_choice {named}")
+    if form is None or not can_call(form):
+        what = "no format for calls" if form is None else f"the format {form.parser}"
+        raise UsageError(
+            f"tool_choice cannot be honoured: the chat template of this model has {what}, which "
+            "cannot be enforced; ask for the call in a message, and give auto"
+        )
+    writer = _Writer(form, vocabulary)
+    call = " | ".join(f"({_LARK[form.parser](writer, function)})" for function in functions)
+    more = r" (/\n?/ call)*" if several and form.parser != HARMONY else ""
+    lines = [f"start: call{more}", f"call: {call}"]
+    lines += [f"{name}: {terminal}" for terminal, name in writer.terminals.items()]
+    return Grammar.lark("\n".join(lines) + "\n")
+
+
+class _Writer:
+    """Writes the rules of a grammar. terminals: the names of those that the rules need."""
+
+    def __init__(self, form: ToolFormat, vocabulary: Vocabulary[TargetId]) -> None:
+        self.form, self.vocabulary = form, vocabulary
+        self.terminals: dict[str, str] = {}
+
+    def text(self, text: str) -> str:
+        """A text as a part of a rule."""
+        return lark_of_marks(text, self.vocabulary)
+
+    def value(self, parameter: Parameter, tags: Tags, after: str) -> str:
+        """A value of a parameter and what ends it, which may have a special token in it."""
+        text, mark, rest = _at_mark(tags.pad + tags.value + after, self.vocabulary)
+        tag = "" if mark else text.strip()
+        return f"{parameter.lark(text, self.terminals, tag=tag)} {self.text(mark + rest)}"
+
+    def call(self, *parts: str) -> str:
+        """Parts of a rule between the marks of the format."""
+        return " ".join(
+            filter(None, [self.text(self.form.begin), *parts, self.text(self.form.end)])
+        )
+
+
+def lark_of_marks(text: str, vocabulary: Vocabulary[TargetId]) -> str:
+    """A text as a part of a rule in Lark's format; special tokens in it are named by their ids."""
+    before, mark, after = _at_mark(text, vocabulary)
+    if not mark:
+        return lark_literal(text) if text else ""
+    named = f"<[{vocabulary.special_ids[mark]}]>"
+    return " ".join(
+        filter(None, [lark_of_marks(before, vocabulary), named, lark_of_marks(after, vocabulary)])
+    )
+
+
+def _at_mark(text: str, vocabulary: Vocabulary[TargetId]) -> tuple[str, str, str]:
+    """A text before the longest special token that begins first in it, that token, and the rest."""
+    marks = sorted(vocabulary.special_ids, key=len, reverse=True)
+    found = min((mark for mark in marks if mark in text), key=text.index, default="")
+    return text.partition(found) if found else (text, "", "")
+
+
+def _arguments(function: Mapping[str, Any]) -> str:
+    return json_lark(schema_of(function), strict=False)
+
+
+def _json_call(writer: _Writer, function: Mapping[str, Any]) -> str:
+    name = f'\n{{"name": {json.dumps(function["name"], ensure_ascii=False)}, "arguments": '
+    return writer.call(writer.text(name), _arguments(function), writer.text("}\n"))
+
+
+def _mistral_call(writer: _Writer, function: Mapping[str, Any]) -> str:
+    if "[ARGS]" in writer.vocabulary.special_ids:
+        return writer.call(writer.text(f"{function['name']}[ARGS]"), _arguments(function))
+    opening = f'[{{"name": {json.dumps(function["name"], ensure_ascii=False)}, "arguments": '
+    return writer.call(writer.text(opening), _arguments(function), writer.text("}]"))
+
+
+def _kimi_call(writer: _Writer, function: Mapping[str, Any]) -> str:
+    name = f"<|tool_call_begin|>functions.{function['name']}:0<|tool_call_argument_begin|>"
+    return writer.call(writer.text(name), _arguments(function), writer.text("<|tool_call_end|>"))
+
+
+def _deepseek_call(before: str, after: str, writer: _Writer, function: Mapping[str, Any]) -> str:
+    """before, after: around the name."""
+    name = f"<｜tool▁call▁begin｜>{before}{function['name']}{after}"
+    end = "\n```" if "```" in after else ""
+    return writer.call(
+        writer.text(name), _arguments(function), writer.text(f"{end}<｜tool▁call▁end｜>")
+    )
+
+
+def _harmony_call(writer: _Writer, function: Mapping[str, Any]) -> str:
+    """A thought may come first. The end of the answer is that of the call."""
+    name = f"commentary to=functions.{function['name']} <|constrain|>json<|message|>"
+    return f"{after_thought(name, writer.vocabulary)} {_arguments(function)}"
+
+
+def after_thought(header: str, vocabulary: Vocabulary[TargetId]) -> str:
+    """What comes before the text of a message of gpt-oss, in Lark's format. header: its own, after
+    the mark of a channel. A message in `analysis` may come first."""
+    thought = lark_of_marks("<|channel|>analysis<|message|>", vocabulary)
+    after = lark_of_marks("<|end|><|start|>assistant", vocabulary)
+    own = lark_of_marks(f"<|channel|>{header}", vocabulary)
+    return rf"({thought} /(.|\n)*/ {after})? {own}"
+
+
+def _tagged_call(
+    tags: Tags, space: tuple[str, str, str], writer: _Writer, function: Mapping[str, Any]
+) -> str:
+    """Every argument between tags of its own. space: before a call, after its name, after a tag."""
+    before, named, after = space
+    name = f"{before}{tags.name[0]}{function['name']}{tags.name[1]}{named}"
+    parts = [writer.text(name)]
+    required = required_of(schema_of(function))
+    for key, parameter in parameters_of([{"function": function}], function["name"]).items():
+        forms = {after.join(tags.key[1:]): parameter}
+        if tags.has_types:
+            texts, others = parameter.parted()
+            forms = {"true".join(tags.key[1:]): texts, "false".join(tags.key[1:]): others}
+        written = [
+            f"{writer.text(tags.key[0] + key + named + tags.pad)} {writer.value(kind, tags, after)}"
+            for named, kind in forms.items()
+            if kind.alternatives
+        ]
+        argument = f"({' | '.join(written)})"
+        parts.append(argument if key in required else f"{argument}?")
+    if tags.tail:
+        parts.append(writer.text(tags.tail + after))
+    return writer.call(*parts)
+
+
+_CONSTANTS = {"True": "boolean", "False": "boolean", "None": "null"}
+
+
+def _python_call(writer: _Writer, function: Mapping[str, Any]) -> str:
+    """What is required comes first. Values are in JSON, and may have Python's names."""
+    required = required_of(schema_of(function))
+    arguments, optional = list[str](), list[str]()
+    for key, parameter in parameters_of([{"function": function}], function["name"]).items():
+        kinds = {schema.get("type") for schema in parameter.alternatives}
+        names = [lark_literal(name) for name, kind in _CONSTANTS.items() if kind in kinds]
+        argument = f"{lark_literal(key + '=')} ({' | '.join([parameter.json_lark(), *names])})"
+        (arguments if key in required else optional).append(argument)
+    more = [f'(", " {argument})?' for argument in optional]
+    if arguments:
+        given = " ".join([' ", " '.join(arguments), *more])
+    else:
+        firsts = [" ".join([one, *more[i + 1 :]]) for i, one in enumerate(optional)]
+        given = f"({' | '.join(firsts)})?" if firsts else ""
+    return writer.call(writer.text(f"[{function['name']}("), given, writer.text(")]"))
+
+
+def _glm_call(tags: Tags, writer: _Writer, function: Mapping[str, Any]) -> str:
+    """With and without line breaks between the tags, or as JSON."""
+    forms = [("", "\n", "\n"), ("", "", "")]
+    either = [_tagged_call(tags, space, writer, function) for space in forms]
+    return " | ".join(f"({form})" for form in [*either, _json_call(writer, function)])
+
+
+_LARK: Mapping[str, Callable[[_Writer, Mapping[str, Any]], str]] = {
+    HARMONY: _harmony_call,
+    "deepseek_v3": partial(_deepseek_call, "function<｜tool▁sep｜>", "\n```json\n"),
+    "deepseek_v31": partial(_deepseek_call, "", "<｜tool▁sep｜>"),
+    "deepseek_v32": partial(_tagged_call, DSML, ("\n", "\n", "\n")),
+    "glm47": partial(_glm_call, GLM),
+    "json_tools": _json_call,
+    "kimi_k2": _kimi_call,
+    "laguna": partial(_glm_call, GLM),
+    "longcat": partial(_glm_call, LONGCAT),
+    "minimax_m2": partial(_tagged_call, MINIMAX, ("\n", "\n", "\n")),
+    "mistral": _mistral_call,
+    "muse_spark": partial(_tagged_call, MUSE, ("\n", "\n", "\n")),
+    "pythonic": _python_call,
+    "qwen3_coder": partial(_tagged_call, QWEN_CODER, ("\n", "\n", "\n")),
+}

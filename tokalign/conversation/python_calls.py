@@ -1,0 +1,128 @@
+"""Calls as Python writes them: `[name(key="text", other=[1, True]), second()]`. Read next:
+`tool_calls.py`."""
+
+from __future__ import annotations
+
+import json
+import re
+from ast import literal_eval
+
+from tokalign.conversation.incoming import (
+    SCALAR,
+    CutOffError,
+    Incoming,
+    Reading,
+    UnreadableError,
+    container,
+    json_inside,
+)
+from tokalign.conversation.json_calls import NAME, Calls, Ended, Named, Tools, close_calls
+
+_WORD = re.compile(r"[\w.+-]*")
+_CONSTANTS = {"True": "true", "False": "false", "None": "null"}
+"""Python's names for what JSON has; templates and models mix both languages."""
+
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "/": "/", "\n": ""}
+_ESCAPES |= {mark: mark for mark in "\\'\""}
+_BY_NUMBER = {"x": 2, "u": 4, "U": 8}
+"""Digits of escapes that give a character's number."""
+
+
+def python_calls(source: Incoming, end: str, _tools: Tools) -> Calls:
+    """A list of calls. Names of arguments may be Python's own words, such as "from"."""
+    yield from source.space()
+    mark = yield from source.expect("[")
+    while mark != "]":
+        yield from source.space()
+        name = yield from source.take(NAME)
+        yield from source.expect("(")
+        if not name:
+            raise UnreadableError
+        yield from _arguments(source, Named(name))
+        yield Ended()
+        yield from source.space()
+        mark = yield from source.expect(",", "]")
+    yield from close_calls(source, end)
+
+
+def _arguments(source: Incoming, call: Named) -> Calls:
+    """A call whose arguments come next, after the bracket that opens them."""
+    before, mark = "{", ","
+    while mark == ",":
+        yield from source.space()
+        key = yield from source.take(_WORD)
+        if key:
+            yield from source.space()
+            yield from source.expect("=")
+            if before == "{":
+                yield call
+            yield f"{before}{json.dumps(key, ensure_ascii=False)}: "
+            before = ", "
+            yield from _value(source, "", 0)
+            yield from source.space()
+        mark = yield from source.expect(",", ")") if key else source.expect(")")
+    if before == "{":
+        yield call
+        yield before
+    yield "}"
+
+
+def _value(source: Incoming, begin: str, depth: int) -> Reading[None]:
+    """A value, and its key before it in a dictionary, which `begin` opens."""
+    if begin == "{":
+        yield from source.space()
+        yield from _string(source)
+        yield from source.space()
+        yield (yield from source.expect(":")) + " "
+    yield from source.space()
+    following = yield from source.peek()
+    if following in ("{", "["):
+        yield from container(source, depth, _value)
+    elif following in ('"', "'"):
+        yield from _string(source)
+    else:
+        word = yield from source.take(_WORD)
+        word = _CONSTANTS.get(word, word)
+        if source.is_done:
+            raise CutOffError
+        yield word if SCALAR.fullmatch(word) else _number(word)
+
+
+def _number(word: str) -> str:
+    """A number in JSON that Python writes otherwise, such as `.5`. Raises: UnreadableError."""
+    try:
+        number = literal_eval(word)
+        json.dumps(number, allow_nan=False)
+    except (ValueError, SyntaxError) as error:
+        raise UnreadableError from error
+    if not isinstance(number, int | float):
+        raise UnreadableError
+    return json.dumps(number)
+
+
+def _string(source: Incoming) -> Reading[None]:
+    """A string in either kind of quotes. What is no escape stays as it is written."""
+    yield from source.peek(3)  # before a shorter quote is taken for the whole
+    quote = yield from source.expect('"""', "'''", '"', "'")
+    yield '"'
+    while (mark := (yield from source.pieces(quote, "\\", written=json_inside))) == "\\":
+        sign = yield from source.peek()
+        count = 1 + _BY_NUMBER.get(sign, 0)
+        escape = yield from source.peek(count)
+        yield from source.expect(escape)
+        if len(escape) < count or not escape:
+            raise CutOffError
+        if count > 1:
+            yield json_inside(_numbered(escape))
+        else:
+            yield json_inside(_ESCAPES.get(sign, f"\\{sign}"))
+    if not mark:
+        raise CutOffError
+    yield '"'
+
+
+def _numbered(escape: str) -> str:
+    try:
+        return chr(int(escape[1:], 16))
+    except (ValueError, OverflowError):
+        return f"\\{escape}"
