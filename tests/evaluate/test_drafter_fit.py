@@ -277,7 +277,7 @@ def test_without_the_targets_config_no_sizes_are_compared(target: Path, tmp_path
     [
         (BEAM, b"", "no safetensors file"),
         (BEAM, b"\xff" * 64, "no safetensors file"),
-        (BEAM, weights([])[:40], "cannot be judged"),
+        (BEAM, weights([])[:40], "cannot be run"),
         (BEAM, weights([]), "its d2t has 0 ids, and its head 128"),
         (BEAM, weights(range(5)), "its d2t has 5 ids, and its head 128"),
         (BEAM, weights(range(128)).replace(b'"d2t"', b'"t2d"'), "no d2t in its weights"),

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from random_models import random_model
 
-from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, TargetEnds
+from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig
+from tokalign.runtime.mlx.trained_drafter import TargetEnds
 from tokalign.train.labelled_corpus import Labeller
 from tokalign.train.labels import Labels
 from tokalign.train.options import Labelling

@@ -11,7 +11,8 @@ import mlx.optimizers as optim
 from mlx.utils import tree_map
 
 from tokalign.runtime.mlx.hidden_states import HiddenStates
-from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, RecurrentDrafter, TargetEnds
+from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, RecurrentDrafter
+from tokalign.runtime.mlx.trained_drafter import TargetEnds
 
 
 def random_drafter(model: Any, seed: int = 1, **shape: Any) -> RecurrentDrafter:

@@ -75,7 +75,7 @@ def command(
         require_page(html)
     from tokalign.build.corpus import Corpus
     from tokalign.build.dictionary.dictionary_bundle import dictionary_of_lines
-    from tokalign.evaluate.drafter_fit import drafter_facts, judge_drafter
+    from tokalign.evaluate.drafter_fit import judge_drafter
     from tokalign.evaluate.replay import measure_dictionaries
     from tokalign.names.published_drafters import published_for
     from tokalign.names.registry import Resolved, resolve_tokenizer
@@ -113,7 +113,7 @@ def command(
         verdict, fit = _fit(ours, theirs, lines)
     else:
         config = None if decoding.folder is None else _config(decoding.folder)
-        verdict, fit = judge_drafter(drafter_facts(drafter, target), theirs, config, lines)
+        verdict, fit = judge_drafter(drafter, target, theirs, config, lines)
     published = published_for(target)
     assumed = 0.0 if ours is None else ASSUMED_DRAFT
     result = {

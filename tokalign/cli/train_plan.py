@@ -181,7 +181,7 @@ class TrainPlan:
         self, model: LanguageModel[TargetId], corpora: Sequence[Corpus], workspace: Path
     ) -> LabelledCorpus:
         """Label a corpus, or find its labels. corpora: it, and what the target wrote, if it did."""
-        from tokalign.runtime.mlx.recurrent_drafter import TargetEnds
+        from tokalign.runtime.mlx.trained_drafter import TargetEnds
 
         ends = TargetEnds.of(model.model)
         how = self.labels(ends.hidden_size, ends.vocabulary_size, len(model.model.layers))
@@ -228,7 +228,7 @@ class TrainPlan:
             [draft] = load([self.draft])
             pair = Pair(model.tokenizer, draft.tokenizer)
             return DraftLearner(draft, pair, labelled, self.fit)
-        from tokalign.runtime.mlx.recurrent_drafter import TargetEnds
+        from tokalign.runtime.mlx.trained_drafter import TargetEnds
         from tokalign.train.kinds import LEARNERS
 
         ends, layers = TargetEnds.of(model.model), len(model.model.layers)

@@ -8,15 +8,14 @@ that its vocabulary covers.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Self, TypeAlias
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 from msgspec import Struct, convert, field
 
-from tokalign.errors import BundleError, IncompatibleError, shown
+from tokalign.errors import IncompatibleError, shown
 from tokalign.names import hub
 from tokalign.names.published_drafters import AUTO, require_published
 from tokalign.names.registry import resolve
@@ -49,8 +48,7 @@ GOOD, FAIR = 0.95, 0.8
 """Shares of a text that can be drafted, from which on a fit is called good or fair."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DrafterFacts:
+class _Facts(NamedTuple):
     """What a drafter's files say.
 
     ids: that it can draft; None for all. tokenizer: the fingerprint of its target's, where it is
@@ -59,26 +57,26 @@ class DrafterFacts:
 
     kind: DrafterFormat
     shape: DrafterShape | StateShape
-    ids: frozenset[int] | None = None
-    tokenizer: str | None = None
-
-
-def drafter_facts(name: str, target: str) -> DrafterFacts:
-    """What is known of a drafter: a folder, or a repository; `auto` for `target`'s. Raises:
-    UsageError, MissingAssetError; BundleError for files that are not those of a drafter."""
-    folder, parts = _files(require_published(target).repository if name == AUTO else name)
-    try:
-        return _facts(folder, parts, f"the drafter {name}")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-        raise BundleError(
-            f"the drafter {name} cannot be judged: {error}; fetch it again"
-        ) from error
+    ids: frozenset[int] | None
+    tokenizer: str | None
 
 
 def judge_drafter(
-    facts: DrafterFacts, target: Tokenizer[TargetId], config: Config | None, lines: Iterable[str]
+    name: str,
+    target_name: str,
+    target: Tokenizer[TargetId],
+    config: Config | None,
+    lines: Iterable[str],
 ) -> tuple[str, dict[str, object]]:
-    """A verdict on a drafter, and why. config: the target's; None where it is not here."""
+    """A verdict on a drafter, and why.
+
+    name: a folder, or a repository; `auto` for the one published for the target. config: the
+    target's; None where it is not here.
+    Raises: UsageError, MissingAssetError; BundleError for files that are not those of a drafter.
+    """
+    folder, parts = _files(require_published(target_name).repository if name == AUTO else name)
+    with reading(f"the drafter {name}"):
+        facts = _facts(folder, parts, f"the drafter {name}")
     covered, count = 0, 0
     for line in lines:
         ids = target.encode(line)
@@ -129,7 +127,7 @@ class _Sizes(Struct):
 
 
 def _misfit(
-    facts: DrafterFacts, target: Tokenizer[TargetId], model_type: object, sizes: _Sizes | None
+    facts: _Facts, target: Tokenizer[TargetId], model_type: object, sizes: _Sizes | None
 ) -> str | None:
     """Why decoding with it would be refused, as far as files tell; None if nothing is known.
     model_type: the target's."""
@@ -170,21 +168,20 @@ def _read_part(file: Path, begin: int, end: int) -> bytes:
         return opened.read(end - begin)
 
 
-def _facts(folder: Path, parts: Iterable[Read], name: str) -> DrafterFacts:
+def _facts(folder: Path, parts: Iterable[Read], name: str) -> _Facts:
     config = read_drafter_json(folder)
     kind = known_format(config, name)
     if kind is DrafterFormat.MTP and not _holds_mtp(config):
         raise ValueError(f"its {DRAFTER_CONFIG} names no MTP layer")
+    ids = tokenizer = None
     if kind is DrafterFormat.RECURRENT:
         config = read_drafter_config(folder)
-    tokenizer = config["target"]["tokenizer"] if kind is DrafterFormat.RECURRENT else None
+        tokenizer = config["target"]["tokenizer"]
     reader: Any = _SHAPES.get(kind, StateShape)
-    with reading(name):
-        shape = reader.from_json(config)
-    ids = None
+    shape = reader.from_json(config)
     if isinstance(shape, DrafterShape) and shape.draft_vocab_size != shape.vocab_size:
         ids = _own_ids(parts, shape.draft_vocab_size)
-    return DrafterFacts(kind=kind, shape=shape, ids=ids, tokenizer=tokenizer)
+    return _Facts(kind, shape, ids, tokenizer)
 
 
 _SHAPES: Mapping[DrafterFormat, type[DFlashConfig | Eagle3Config]] = {

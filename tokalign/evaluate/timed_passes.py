@@ -15,10 +15,9 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
-from tokalign.runtime.draft.neural import ModelDrafter
-from tokalign.runtime.draft.trained import BeamDrafter, BlockDrafter
+from tokalign.runtime.draft.trained import with_trained
 from tokalign.runtime.loop import TargetVerifier
-from tokalign.runtime.mlx.beam_search import DEFAULT_SHAPE, BeamSession, BeamShape
+from tokalign.runtime.mlx.beam_search import DEFAULT_SHAPE
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import TargetModelSession
@@ -132,12 +131,7 @@ class TimedPasses:
         just ended; a session never goes back, so each draft has its own."""
         assert self._trained is not None
         self.verify(1)
-        session = self._trained.session(self._target)
-        if isinstance(session, BeamSession):
-            shape = BeamShape(DEFAULT_SHAPE.width, steps)
-            drafter: ModelDrafter = BeamDrafter(session, shape=shape)
-        else:
-            drafter = BlockDrafter(session)
+        drafter = with_trained(self._trained.session(self._target), sampler=None, length=steps)
         began = perf_counter()
         drafted = drafter.draft(self._committed, steps=steps, limit=steps)
         assert drafted.draft_passes, "the target has just read the context"

@@ -200,10 +200,10 @@ def reading(name: str) -> Iterator[None]:
         raise BundleError(
             f"{name}: its config lacks or garbles {in_one_line(error)}; fetch the drafter again"
         ) from error
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         raise BundleError(
-            f"{name} cannot be run: {in_one_line(error)}; use another drafter, or leave "
-            "--drafter out"
+            f"{name} cannot be run: {in_one_line(error)}; fetch it again, use another drafter, or "
+            "leave --drafter out"
         ) from error
 
 

@@ -9,7 +9,7 @@ from mlx.utils import tree_flatten, tree_unflatten
 
 from tokalign.names.model_shape import layer_sizes
 from tokalign.runtime.decoder import LanguageModel
-from tokalign.runtime.mlx.recurrent_drafter import TargetEnds
+from tokalign.runtime.mlx.trained_drafter import TargetEnds
 from tokalign.runtime.mlx.weights import read_config
 from tokalign.runtime.rounds import Array
 from tokalign.tokenizer.vocabulary import TargetId

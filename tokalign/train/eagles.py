@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.eagle3 import Eagle3Drafter, load_eagle3
 from tokalign.runtime.mlx.published_drafter import among_all, by_head
-from tokalign.runtime.mlx.recurrent_drafter import TargetEnds
+from tokalign.runtime.mlx.trained_drafter import TargetEnds
 from tokalign.runtime.mlx.weights import read_config
 from tokalign.runtime.rounds import Array
 from tokalign.tables.drafter_config import SHAPE_KEYS, read_drafter_json, reading

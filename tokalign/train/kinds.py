@@ -11,7 +11,8 @@ from mlx.utils import tree_map
 
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.drafter_folder import load_drafter, save_drafter
-from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter, TargetEnds
+from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
+from tokalign.runtime.mlx.trained_drafter import TargetEnds
 from tokalign.runtime.rounds import Array
 from tokalign.tokenizer.vocabulary import TargetId
 from tokalign.train.blocks import BlockLearner

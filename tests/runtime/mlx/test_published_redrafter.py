@@ -15,7 +15,7 @@ from random_models import generate, random_model, rounds_of
 from tokalign.errors import BundleError, IncompatibleError, TokalignError
 from tokalign.runtime.draft.trained import with_trained
 from tokalign.runtime.drafting import NoDrafter
-from tokalign.runtime.mlx.published_redrafter import load_redrafter
+from tokalign.runtime.mlx.recurrent_drafter import load_redrafter
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import TargetModelSession
 

@@ -14,7 +14,8 @@ from random_drafters import random_drafter
 from random_models import random_model
 
 from tokalign.errors import IncompatibleError
-from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, RecurrentDrafter, TargetEnds
+from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, RecurrentDrafter
+from tokalign.runtime.mlx.trained_drafter import TargetEnds
 
 SHAPES: list[dict[str, Any]] = [
     {"width": 24, "exit_width": 20},

@@ -16,15 +16,12 @@ batch.py                passes that several sessions share
 tree_attention.py       passes over trees, and whether a model takes them
 sampling.py             choosing ids, on the device, or among a few on the host
     noise.py                randomness keyed by seed and position
-trained_drafter.py      what is asked of a drafter that was trained for one target
+trained_drafter.py      what is asked of a drafter that was trained for one target, and its ends
     beam_search.py          drafting with one that reads one id after another: a tree
     drafter_folder.py       folders of drafters, and finding the one that belongs to a target
     published_drafter.py    reading the folders of others; the parts that formats share
 recurrent_drafter.py    a recurrent drafter: the network and its session
-    published_redrafter.py  those published with the ReDrafter paper
 dflash.py               block drafters: DFlash, DFlash 2, DSpark
-    dflash_config.py        their configurations, in three layouts
-    dflash_heads.py         what looks at the id before
     dflash_session.py       what one guesses in a round
 cached_drafter.py       those that read hidden states and go on from their own outputs
     eagle3.py               EAGLE-3

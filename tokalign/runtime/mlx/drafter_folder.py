@@ -33,9 +33,8 @@ from tokalign.runtime.mlx.eagle3 import load_eagle3
 from tokalign.runtime.mlx.gemma4_assistant import load_gemma4_assistant
 from tokalign.runtime.mlx.mtp import holds_mtp, load_mtp
 from tokalign.runtime.mlx.published_drafter import fill, load_arrays
-from tokalign.runtime.mlx.published_redrafter import load_redrafter
-from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, RecurrentDrafter, TargetEnds
-from tokalign.runtime.mlx.trained_drafter import TrainedDrafter
+from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, RecurrentDrafter, load_redrafter
+from tokalign.runtime.mlx.trained_drafter import TargetEnds, TrainedDrafter
 from tokalign.runtime.mlx.weights import content_fingerprint, once_per_model
 from tokalign.storage import FileState, file_state, write_file
 from tokalign.tables.drafter_config import known_format, read_drafter_json

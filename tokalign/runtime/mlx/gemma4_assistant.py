@@ -20,9 +20,8 @@ from mlx_lm.models.gemma4_text import DecoderLayer, ModelArgs
 from tokalign.errors import IncompatibleError
 from tokalign.runtime.mlx.beam_search import BeamSession, State
 from tokalign.runtime.mlx.published_drafter import Weights, among_all, fill, from_folder
-from tokalign.runtime.mlx.recurrent_drafter import TargetEnds
 from tokalign.runtime.mlx.session import TargetModelSession
-from tokalign.runtime.mlx.trained_drafter import TrainedDrafter
+from tokalign.runtime.mlx.trained_drafter import TargetEnds, TrainedDrafter
 from tokalign.runtime.mlx.tree_attention import RowPositions, with_row_positions
 from tokalign.runtime.mlx.window_cache import WindowCache
 from tokalign.runtime.rounds import Array

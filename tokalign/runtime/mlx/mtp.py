@@ -30,8 +30,8 @@ from mlx_lm.models.cache import KVCache, make_prompt_cache
 from tokalign.errors import IncompatibleError
 from tokalign.runtime.mlx.cached_drafter import CachedDrafter
 from tokalign.runtime.mlx.published_drafter import Weights, fill, from_folder, read_weights
-from tokalign.runtime.mlx.recurrent_drafter import TargetEnds
 from tokalign.runtime.mlx.taps import MOST_ROWS, KeptRows, state_rows
+from tokalign.runtime.mlx.trained_drafter import TargetEnds
 from tokalign.runtime.rounds import Array
 from tokalign.tables.drafter_formats import GOES_ON_NORMED
 

@@ -16,9 +16,8 @@ from mlx.utils import tree_flatten
 
 from tokalign.errors import BundleError, IncompatibleError, in_one_line
 from tokalign.names.hub import missing_from_drafter
-from tokalign.runtime.mlx.recurrent_drafter import TargetEnds
 from tokalign.runtime.mlx.taps import KeptRows, taps_of
-from tokalign.runtime.mlx.trained_drafter import TrainedDrafter
+from tokalign.runtime.mlx.trained_drafter import TargetEnds, TrainedDrafter
 from tokalign.runtime.rounds import Array
 from tokalign.tables.drafter_config import DrafterShape, read_drafter_json, reading
 

@@ -12,23 +12,21 @@ committed id, which the target's session has kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
 import mlx.core as mx
 import mlx.nn as nn
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, convert
 from msgspec.structs import asdict
 
 from tokalign.runtime.mlx.beam_search import BeamSession, State, Step
-from tokalign.runtime.mlx.hidden_states import as_head, head_of
+from tokalign.runtime.mlx.published_drafter import Weights, fill, from_folder
 from tokalign.runtime.mlx.session import TargetModelSession
-from tokalign.runtime.mlx.trained_drafter import TrainedDrafter
-from tokalign.runtime.mlx.weights import embedding_of, weight_bytes
+from tokalign.runtime.mlx.trained_drafter import TargetEnds, TrainedDrafter
 from tokalign.runtime.rounds import Array
-from tokalign.tables.drafter_config import DrafterShape, Size, StateShape
+from tokalign.tables.drafter_config import Size, StateShape
 from tokalign.tokenizer.vocabulary import TargetId
 
 Head = Literal["tied", "factored", "full"]
@@ -76,53 +74,6 @@ class DrafterConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TargetEnds:
-    """The target's embedding and output head; a drafter uses both as they are.
-
-    embed: ids i[...] -> f[..., H]. unembed: f[..., H] -> logits f[..., V]. head_rows: ids i[n] ->
-    the rows f[n, H] of the matrix that gives their logits. head_bytes: what `unembed` reads.
-    """
-
-    embed: Callable[[Array], Array]
-    unembed: Callable[[Array], Array]
-    head_rows: Callable[[Array], Array]
-    hidden_size: int
-    vocabulary_size: int
-    head_bytes: int
-    dtype: Any
-
-    @classmethod
-    def of(cls, model: Any) -> TargetEnds:
-        """The matrices of an mlx-lm model, without the factors of its embeddings and logits.
-        Raises: as `head_of`."""
-        embedding, head = embedding_of(model), head_of(model)
-        # Rows are taken of a linear layer as of an embedding, quantized or not.
-        rows = nn.QuantizedEmbedding.__call__ if "scales" in head else nn.Embedding.__call__
-        hidden = embedding(mx.array([0]))
-        return cls(
-            embed=embedding,
-            unembed=as_head(head),
-            head_rows=partial(rows, head),
-            hidden_size=int(hidden.shape[-1]),
-            vocabulary_size=int(head.weight.shape[0]),
-            head_bytes=weight_bytes(head),
-            dtype=hidden.dtype,
-        )
-
-    def require_fit(self, shape: DrafterShape | StateShape, layers: int = 0) -> None:
-        """Raises: IncompatibleError for the shape of a drafter of another target."""
-        shape.require_fit(layers=layers, width=self.hidden_size, vocabulary=self.vocabulary_size)
-
-    def embeds(self, weight: Array) -> bool:
-        """Whether a matrix f[V, H] in any number format is the embedding, by a thousand rows."""
-        if len(weight) != self.vocabulary_size:
-            return False
-        ids = mx.arange(0, len(weight), max(1, len(weight) // 1000))
-        rows = self.embed(ids)
-        return rows.shape == weight[ids].shape and bool(mx.allclose(rows, weight[ids], 0.01, 1e-4))
 
 
 class ResidualBlock(nn.Module):  # type: ignore[misc]
@@ -243,3 +194,48 @@ class RecurrentSession(BeamSession):
 
     def step(self, state: State, ids: Array) -> tuple[State, Array]:
         return self._step(state, ids)
+
+
+@from_folder
+def load_redrafter(config: Mapping[str, Any], weights: Weights, target: Any) -> RecurrentDrafter:
+    """Read one as published with the paper, whose head is its own and whose state is as wide as the
+    target's. See `from_folder`.
+
+    | checkpoint | here |
+    |---|---|
+    | `rnn_u`, `rnn_w` | the same |
+    | `input_proj` (2H -> E; none if E = 2H) | `entry_h`: its first H columns; `entry_s`: others |
+    | `lm_head.0` ... | `blocks.0` ... |
+    | the last `lm_head` | `head.0` |
+
+    Source: apple/ml-recurrent-drafter, `recurrent_drafting/modeling_drafter.py`.
+    """
+    StateShape.from_json(config)
+    sizes = {
+        "hidden_size": config["hidden_size"],
+        "vocabulary_size": config["vocab_size"],
+        "width": config["hidden_size"],
+        "exit_width": config["exit_dim"],
+        "blocks": config["num_draft_layers"],
+        "head": "full",
+    }
+    shape = convert(sizes, DrafterConfig)
+    drafter = RecurrentDrafter(shape, TargetEnds.of(target))
+    fill(drafter, _renamed(weights, shape))
+    return drafter
+
+
+def _renamed(weights: Weights, shape: DrafterConfig) -> dict[str, Array]:
+    renamed = {}
+    for name, weight in weights.items():
+        _, _, rest = name.partition(".")
+        if name == "input_proj.weight":
+            renamed["entry_h.weight"] = weight[:, : shape.hidden_size]
+            renamed["entry_s.weight"] = weight[:, shape.hidden_size :]
+        elif name == "input_proj.bias":
+            renamed["entry_h.bias"] = weight
+        elif name == f"lm_head.{shape.blocks}.weight":
+            renamed["head.0.weight"] = weight
+        else:
+            renamed[f"blocks.{rest}" if name.startswith("lm_head.") else name] = weight
+    return renamed

@@ -155,15 +155,11 @@ class LayerOutputs:
     some layers. Raises: IncompatibleError for a model that does not have these layers."""
 
     def __init__(self, model: Any, layers: Sequence[int]) -> None:
-        own, kind = getattr(model, "layers", None), getattr(model, "model_type", "model")
-        if not isinstance(own, list) or not all(0 <= index < len(own) for index in layers):
-            raise IncompatibleError(
-                f"the drafter reads the outputs of layers {', '.join(map(str, layers))}, which a "
-                f"{kind} model with {len(own) if isinstance(own, list) else 'no'} layers does not "
-                "have; give the target that it was trained for"
-            )
         self._taps: list[list[Array]] = [[] for _ in layers]
-        tapped = {id(own[index]): tap for index, tap in zip(layers, self._taps, strict=True)}
+        own = getattr(model, "layers", None)
+        known = dict(enumerate(own if isinstance(own, list) else ()))
+        taps = zip(layers, self._taps, strict=True)
+        tapped = {id(known[index]): tap for index, tap in taps if index in known}
 
         def replace(module: Any) -> Any:
             tap = tapped.get(id(module))
@@ -173,8 +169,9 @@ class LayerOutputs:
         self.model(mx.zeros((1, 1), mx.uint32))  # lazy: no layer is computed
         if any(len(tap) != 1 or tap[0].ndim != 3 or tap[0].shape[0] != 1 for tap in self._taps):
             raise IncompatibleError(
-                f"the layers of a {kind} model do not give one output for each id, so a drafter "
-                "cannot read them; leave --drafter out"
+                f"the layers {', '.join(map(str, layers))} of a {model.model_type} model are not "
+                "there, or do not give one output for each id, so a drafter cannot read them; give "
+                "the target that it was trained for, or leave --drafter out"
             )
         self.take()
 

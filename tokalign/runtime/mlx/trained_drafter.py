@@ -1,20 +1,74 @@
-"""What is asked of a drafter that was trained for one target, whatever its format."""
+"""What is asked of a drafter that was trained for one target, whatever its format, and what it uses
+of the target."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import mlx.core as mx
 import mlx.nn as nn
 
+from tokalign.runtime.mlx.hidden_states import as_head, head_of
 from tokalign.runtime.mlx.taps import KeptRows, state_rows
-from tokalign.runtime.mlx.weights import weight_bytes
+from tokalign.runtime.mlx.weights import embedding_of, weight_bytes
+from tokalign.runtime.rounds import Array
+from tokalign.tables.drafter_config import DrafterShape, StateShape
 
 if TYPE_CHECKING:
     from tokalign.runtime.mlx.beam_search import BeamSession
     from tokalign.runtime.mlx.dflash_session import DFlashSession
-    from tokalign.runtime.mlx.recurrent_drafter import TargetEnds
     from tokalign.runtime.mlx.session import TargetModelSession
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetEnds:
+    """The target's embedding and output head; a drafter uses both as they are.
+
+    embed: ids i[...] -> f[..., H]. unembed: f[..., H] -> logits f[..., V]. head_rows: ids i[n] ->
+    the rows f[n, H] of the matrix that gives their logits. head_bytes: what `unembed` reads.
+    """
+
+    embed: Callable[[Array], Array]
+    unembed: Callable[[Array], Array]
+    head_rows: Callable[[Array], Array]
+    hidden_size: int
+    vocabulary_size: int
+    head_bytes: int
+    dtype: Any
+
+    @classmethod
+    def of(cls, model: Any) -> TargetEnds:
+        """The matrices of an mlx-lm model, without the factors of its embeddings and logits.
+        Raises: as `head_of`."""
+        embedding, head = embedding_of(model), head_of(model)
+        # Rows are taken of a linear layer as of an embedding, quantized or not.
+        rows = nn.QuantizedEmbedding.__call__ if "scales" in head else nn.Embedding.__call__
+        hidden = embedding(mx.array([0]))
+        return cls(
+            embed=embedding,
+            unembed=as_head(head),
+            head_rows=partial(rows, head),
+            hidden_size=int(hidden.shape[-1]),
+            vocabulary_size=int(head.weight.shape[0]),
+            head_bytes=weight_bytes(head),
+            dtype=hidden.dtype,
+        )
+
+    def require_fit(self, shape: DrafterShape | StateShape, layers: int = 0) -> None:
+        """Raises: IncompatibleError for the shape of a drafter of another target."""
+        shape.require_fit(layers=layers, width=self.hidden_size, vocabulary=self.vocabulary_size)
+
+    def embeds(self, weight: Array) -> bool:
+        """Whether a matrix f[V, H] in any number format is the embedding, by a thousand rows."""
+        if len(weight) != self.vocabulary_size:
+            return False
+        ids = mx.arange(0, len(weight), max(1, len(weight) // 1000))
+        rows = self.embed(ids)
+        return rows.shape == weight[ids].shape and bool(mx.allclose(rows, weight[ids], 0.01, 1e-4))
 
 
 class TrainedDrafter(nn.Module, ABC):  # type: ignore[misc]
