@@ -27,6 +27,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
+from lab.baselines.whole_beams import WholeBeams
 from lab.benchmarks.ideal_block import IdealDrafter, IdealSession, openings, plainly
 from lab.benchmarks.paired_lines import interval, table
 from lab.benchmarks.remembered_target import (
@@ -182,14 +183,8 @@ class Bench:
         elif session is not None:
             shape = BeamShape(1 if name == CHAIN else 4, min(most, self.length))
             own = most if name == OWN else None
-            model = BeamDrafter(
-                session,
-                sampler=sampler,
-                shape=shape,
-                branches=name != CHAIN,
-                whole=name == CHAIN,
-                rows=own,
-            )
+            kind = WholeBeams if name == CHAIN else BeamDrafter
+            model = kind(session, sampler=sampler, shape=shape, branches=name != CHAIN, rows=own)
         if model is not None and name != ALL:
             return model
         sources: list[Source] = [ContextCopy(), *logit_sources(store)]

@@ -23,6 +23,7 @@ import click
 import mlx.core as mx
 import numpy as np
 
+from lab.baselines.whole_beams import WholeBeams
 from lab.benchmarks.remembered_target import (
     MOST_DEPTH,
     Text,
@@ -36,7 +37,6 @@ from tokalign.evaluate.replay import ReplayVerifier
 from tokalign.runtime.cost import read_curve
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.draft.costs import Costs
-from tokalign.runtime.draft.trained import BeamDrafter
 from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.mlx.beam_search import BeamShape
 from tokalign.runtime.mlx.drafter_folder import load_drafter
@@ -89,7 +89,7 @@ class World:
         for text, states in zip(self.texts, self.states, strict=True):
             sampler = text.sampler.draft_sampler(vocabulary_size(self.target.model))
             session = RecurrentSession(self.drafter, states)  # type: ignore[arg-type]
-            drafter = BeamDrafter(session, sampler=sampler, shape=shape, whole=True)
+            drafter = WholeBeams(session, sampler=sampler, shape=shape)
             context, limits = Context(text.ids[: text.given]), Limits(max_tokens=len(text.output))
             events = decode(context, drafter, ReplayVerifier(text.ids), limits=limits)
             yield from [event for event in events if isinstance(event, Round)][1:]

@@ -23,9 +23,10 @@ import mlx.core as mx
 from mlx_lm import load
 from mlx_lm.models.cache import make_prompt_cache, trim_prompt_cache
 
+from lab.baselines.whole_beams import WholeBeams
 from tokalign.cli.texts import read_texts
 from tokalign.runtime.decoder import LanguageModel
-from tokalign.runtime.draft.trained import BeamDrafter, BlockDrafter
+from tokalign.runtime.draft.trained import BlockDrafter
 from tokalign.runtime.loop import Limits, TargetVerifier, decode
 from tokalign.runtime.mlx.beam_search import BeamShape
 from tokalign.runtime.mlx.cached_drafter import CachedSession
@@ -75,7 +76,7 @@ def ours_of_eagle(target: Path, folder: Path) -> Run:
     def run(prompt: list[Any], count: int) -> tuple[list[int], list[int]]:
         session = TargetModelSession(model.model, watch=network.watch)
         chain_ = CachedSession(network, session)
-        drafter = BeamDrafter(chain_, shape=BeamShape(1, _DEPTH), branches=False, whole=True)
+        drafter = WholeBeams(chain_, shape=BeamShape(1, _DEPTH), branches=False)
         return _decoded(prompt, count, session, drafter)
 
     return run

@@ -24,6 +24,7 @@ import mlx.core as mx
 import numpy as np
 from mlx_lm.models.cache import make_prompt_cache
 
+from lab.baselines.whole_beams import WholeBeams
 from tokalign.cli.train import command as train
 from tokalign.evaluate.replay import ReplayVerifier
 from tokalign.runtime.decoder import LanguageModel
@@ -91,8 +92,8 @@ def counted(
             outputs.model(mx.array([ids]))
             rows = TapsOfText(outputs.take(), prompt)
             session = CachedSession(drafter, rows)  # type: ignore[arg-type]
-            alone = dictionary is None
-            block = BeamDrafter(session, shape=BeamShape(1, _DEPTH), branches=False, whole=alone)
+            kind = WholeBeams if dictionary is None else BeamDrafter
+            block = kind(session, shape=BeamShape(1, _DEPTH), branches=False)
         made: Drafter | None = block
         if dictionary is not None:
             free = TreeDrafter(dictionary_sources(dictionary), rows=_ROWS - 1)

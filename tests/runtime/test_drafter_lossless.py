@@ -57,8 +57,8 @@ SAMPLINGS: dict[str, Sampling] = {
 HOW: dict[str, dict[str, Any]] = {
     "by probability": {},
     "rows": {"rows": 40},
-    "beam": {"shape": BeamShape(4, 3), "whole": True},
-    "chain": {"branches": False, "shape": BeamShape(4, 3), "whole": True},
+    "beam": {"shape": BeamShape(4, 3)},
+    "chain": {"branches": False, "shape": BeamShape(4, 3)},
 }
 
 

@@ -14,6 +14,7 @@ from random_drafters import random_drafter
 from random_models import VOCABULARY, random_model
 from trees import paths
 
+from lab.baselines.whole_beams import last_beams
 from tokalign.runtime.mlx.beam_search import (
     Beams,
     BeamShape,
@@ -74,7 +75,7 @@ def plain_search(drafter: RecurrentDrafter, shape: BeamShape) -> list[tuple[list
 def test_the_beams_are_those_of_a_plain_search(shape: BeamShape) -> None:
     drafter = random_drafter(random_model())
     expected = plain_search(drafter, shape)
-    tree = beams_of(drafter, shape, shape.width).beam_tree("drafter")
+    tree = last_beams(beams_of(drafter, shape, shape.width))
     prefixes = {tuple(ids[: n + 1]) for ids, _ in expected for n in range(shape.length)}
     assert set(paths(tree)) == prefixes
     assert len(tree) == len(prefixes)  # every shared prefix is one row
@@ -98,7 +99,7 @@ def test_what_is_impossible_is_left_out() -> None:
         logprobs=[[[0.0, no], [no, no]], [[-0.5, -1.0], [-0.1, -2.0]]],
         chosen=[[0, 1], [0, 1]],
     )
-    for tree in (found.tree("drafter"), found.beam_tree("drafter")):
+    for tree in (found.tree("drafter"), last_beams(found)):
         assert [*paths(tree)] == [(7,), (7, 8), (7, 2)]
 
 

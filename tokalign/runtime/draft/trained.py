@@ -25,8 +25,7 @@ class BeamDrafter(ModelDrafter):
 
     session: of the drafter. sampler: how the target's choices are predicted or drawn; None if it
     decodes greedily. shape: its length is that of a search where the caller does not choose.
-    whole: propose the last step's beams, however unlikely. rows: how many ids to propose, whatever
-    they cost. branches: whether a proposal may be a tree.
+    rows: how many ids to propose, whatever they cost. branches: whether a proposal may be a tree.
     """
 
     kind = DRAFTER
@@ -37,19 +36,16 @@ class BeamDrafter(ModelDrafter):
         *,
         sampler: Sampling | None = None,
         shape: BeamShape = DEFAULT_SHAPE,
-        whole: bool = False,
         rows: int | None = None,
         branches: bool = True,
     ) -> None:
         super().__init__(session, shape.length, DEFAULT_ALTERNATIVES if branches else 0)
         self._session, self._sampler = session, sampler
-        self._whole, self._rows = whole, rows
+        self._rows = rows
         self._width = shape.width if branches else 1
-        self._listed = self._width if whole or not branches else _LISTED
+        self._listed = _LISTED if branches else self._width
 
     def choose(self, tree: TokenTree[TargetId], limit: int) -> TokenTree[TargetId]:
-        if self._whole:
-            return tree
         if self._rows is not None:
             return tree.most_probable(self._rows, least=0.0, depth=limit)
         return super().choose(tree, limit)
@@ -72,8 +68,6 @@ class BeamDrafter(ModelDrafter):
         )
         if beams is None:
             return Proposal()
-        if self._whole:
-            return Proposal(tree=beams.beam_tree(SOURCE))
         tree = beams.tree(SOURCE)
         return Proposal(tree=tree.most_probable(len(tree), least=LEAST_REACHED, depth=steps))
 

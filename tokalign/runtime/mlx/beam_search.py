@@ -55,12 +55,6 @@ class Beams(NamedTuple):
         """All continuations, the chain of the most probable beam first."""
         return self._as_tree(self._nodes(), source)
 
-    def beam_tree(self, source: str) -> TokenTree[TargetId]:
-        """The last step's beams alone, their shared prefixes merged: the beams 7 8 9, 7 8 4 and 7 2
-        3 are six rows instead of nine."""
-        kept = {node for place in self.chosen[-1] for node in self._path(place)}
-        return self._as_tree((node for node in self._nodes() if node in kept), source)
-
     @property
     def _count(self) -> int:
         return len(self.ids[0][0])

@@ -1,0 +1,29 @@
+"""Beam search as its authors verify it: the last step's beams, whatever their rows cost."""
+
+from __future__ import annotations
+
+from tokalign.runtime.draft.trained import BeamDrafter
+from tokalign.runtime.mlx.beam_search import SOURCE, Beams, BeamShape
+from tokalign.runtime.rounds import Context, Proposal
+from tokalign.tables.token_tree import TokenTree
+from tokalign.tokenizer.vocabulary import TargetId
+
+
+def last_beams(beams: Beams, source: str = SOURCE) -> TokenTree[TargetId]:
+    """The last step's beams alone, their shared prefixes merged: the beams 7 8 9, 7 8 4 and 7 2 3
+    are six rows instead of nine."""
+    kept = {node for place in beams.chosen[-1] for node in beams._path(place)}
+    return beams._as_tree((node for node in beams._nodes() if node in kept), source)
+
+
+class WholeBeams(BeamDrafter):
+    """Proposes the last step's beams, however unlikely. Not for logits processors."""
+
+    def choose(self, tree: TokenTree[TargetId], limit: int) -> TokenTree[TargetId]:
+        return tree
+
+    def find(self, context: Context, steps: int) -> Proposal:
+        shape = BeamShape(self._width, steps)
+        how = {"sampler": self._sampler, "meanwhile": self.meanwhile}
+        beams = self._session.search(context.ids, shape, count=self._width, **how)  # type: ignore[arg-type]
+        return Proposal() if beams is None else Proposal(tree=last_beams(beams))
