@@ -244,3 +244,65 @@ def test_options_of_another_kind_of_drafter_are_refused(
     none = tokalign(*given, "--kind", "dflash", "--begin-with", tmp_path)
     none.is_refused(3, "config.json cannot be read")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("layers", "options", "told"),
+    [
+        (2, ["--kind=dflash", "--taps=1,9"], "--taps 9: the target's last layer is 1"),
+        (2, ["--kind=dflash", "--layers=3"], "it has 2; give no more"),
+        (2, ["--kind=eagle3"], "reads three layers, and the target has 2"),
+        (3, ["--kind=eagle3", "--taps=0,1,3"], "the target's last layer is 2"),
+        (3, ["--labels=text", "--window=5"], "give --window 6 or more"),
+    ],
+)
+def test_an_estimate_refuses_what_training_would(
+    layers: int, options: list[str], told: str, sentences: Path, tmp_path: Path
+) -> None:
+    target = write_model(
+        tmp_path / "target",
+        vocabulary_size=340,
+        make=lambda size, seed: random_model(seed, vocabulary=size, layers=layers),
+    )
+    train = ("train", "--target", target, sentences, "--output", tmp_path / "drafter", *options)
+    tokalign(*train, "--dry-run").is_refused(2, told)
+    tokalign(*train).is_refused(2, told)
+    assert not (tmp_path / "drafter").exists()
+
+
+def test_a_drafter_of_layers_needs_sizes_and_a_recurrent_one_does_not(
+    target: Path, sentences: Path, tmp_path: Path
+) -> None:
+    nameless = copytree(target, tmp_path / "target")
+    config = json.loads((nameless / "config.json").read_text())
+    config["heads"] = config.pop("num_attention_heads")
+    own = f"""
+from mlx_lm.models.llama import Model, ModelArgs as Args
+class ModelArgs:
+    @staticmethod
+    def from_dict(config):
+        return Args.from_dict(config | dict(num_attention_heads={config["heads"]}))
+"""
+    (nameless / "own.py").write_text(own)
+    (nameless / "config.json").write_text(json.dumps({**config, "model_file": "own.py"}))
+    given = ("train", "--target", nameless, sentences, "--output", tmp_path / "drafter")
+    given += ("--trust-remote-code", *SMALL[:3], "--epochs=1")
+    for kind in ("dflash", "eagle3"):
+        for more in ((), ("--dry-run",)):
+            refused = tokalign(*given, "--kind", kind, *more)
+            refused.is_refused(3, "num_attention_heads", "give --kind redrafter")
+    tokalign(*given, "--dry-run").is_refused(3, "train without --dry-run")
+    assert tokalign(*given).code == 0
+
+
+def test_a_window_that_is_advised_is_taken(sentences: Path, tmp_path: Path) -> None:
+    target = write_model(
+        tmp_path / "target",
+        vocabulary_size=340,
+        make=lambda size, seed: random_model(seed, vocabulary=size, sliding_window=60),
+    )
+    train = ("train", "--target", target, sentences, "--output", tmp_path / "drafter")
+    train += ("--positions=64", "--held-out=32", "--epochs=1")
+    refused = tokalign(*train)
+    refused.is_refused(2, "give --window 12")
+    assert tokalign(*train, "--window=12").code == 0

@@ -20,7 +20,8 @@ from tokalign.errors import BundleError
 from tokalign.names.model_shape import ModelShape
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig
-from tokalign.runtime.mlx.weights import load_weights
+from tokalign.runtime.mlx.shape import full_config
+from tokalign.runtime.mlx.weights import load_weights, read_config
 from tokalign.runtime.translation.base import Pair
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 from tokalign.train.estimate import estimate, recurrent_work, teaching_work
@@ -53,7 +54,7 @@ def bounds() -> Any:
 
 def test_it_bounds_what_mlx_really_holds(bounds: Any) -> None:
     model, _ = load_weights(DEMO / "target", dtype="float32")
-    shape = ModelShape.from_folder(DEMO / "target")
+    shape = _shape(DEMO / "target")
     whole = replace(shape, weight_bytes=2 * shape.weight_bytes)
     found = estimate(whole, [(LABELS, recurrent_work(whole, CONFIG, LABELS, FIT))], FIT)
     window: Any = [5 + 7 * i % 3900 for i in range(128)]
@@ -76,7 +77,7 @@ def test_it_bounds_what_mlx_really_holds(bounds: Any) -> None:
 def test_it_bounds_what_teaching_really_takes(
     tmp_path: Path, kind: Kind, loss: Loss, lora: int | None, sentences: Path, bounds: Any
 ) -> None:
-    shapes = [ModelShape.from_folder(DEMO / name) for name in ("target", "draft")]
+    shapes = [_shape(DEMO / name) for name in ("target", "draft")]
     target, draft = (replace(one, weight_bytes=4 * one.parameters) for one in shapes)
     labels = LabelOptions(
         positions=512,
@@ -102,7 +103,7 @@ def test_it_bounds_what_teaching_really_takes(
 
 
 def test_work_is_rows_times_weights() -> None:
-    shape = ModelShape.from_folder(DEMO / "target")
+    shape = _shape(DEMO / "target")
     assert shape.parameters == pytest.approx(2_539_200, rel=0.01)
     config = json.loads((DEMO / "target" / "config.json").read_text("utf-8"))
     four_bits = config | {"quantization": {"bits": 4, "group_size": 64}}
@@ -118,10 +119,33 @@ def test_work_is_rows_times_weights() -> None:
     assert found[0].training_tflop == found[1].training_tflop
 
 
+def _shape(folder: Path) -> ModelShape:
+    return ModelShape.from_folder(folder, read_config(folder), remedy="")
+
+
 def test_a_configuration_without_sizes_is_refused(tmp_path: Any) -> None:
-    (tmp_path / "config.json").write_text("{}", "utf-8")
+    with pytest.raises(BundleError, match=r"hidden_size.*; give another"):
+        ModelShape.from_folder(tmp_path, {}, remedy="give another")
     with pytest.raises(BundleError, match="num_attention_heads"):
-        ModelShape.from_folder(tmp_path)
-    (tmp_path / "config.json").write_text('{"num_attention_heads": 0, "hidden_size": 8}', "utf-8")
+        ModelShape.from_folder(tmp_path, {"hidden_size": 8}, remedy="")
     with pytest.raises(BundleError, match="division"):
-        ModelShape.from_folder(tmp_path)
+        ModelShape.from_folder(tmp_path, {"num_attention_heads": 0, "hidden_size": 8}, remedy="")
+
+
+def test_sizes_are_known_by_other_names_and_by_what_mlx_lm_takes_for_them() -> None:
+    sizes = {"vocab_size": 99, "d_model": 64, "n_layers": 3, "n_heads": 4}
+    dbrx = sizes | {
+        "model_type": "dbrx",
+        "ffn_config": {"ffn_hidden_size": 96, "moe_num_experts": 4, "moe_top_k": 2},
+        "attn_config": {"kv_n_heads": 2, "clip_qkv": 8, "rope_theta": 500000.0},
+    }
+    shape = ModelShape.from_config(full_config(dbrx), 1e6)
+    assert (shape.hidden_size, shape.layers, shape.heads, shape.kv_width) == (64, 3, 4, 32)
+    assert shape.intermediate_size == 96
+    inner = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
+    inner |= {"model_type": "gemma3_text"}
+    gemma = {"model_type": "gemma3", "text_config": inner}  # as published, without heads
+    shape = ModelShape.from_config(full_config(gemma), 1e6)
+    assert (shape.heads, shape.attention_width, shape.kv_width) == (8, 8 * 256, 4 * 256)
+    assert len(inner) == 4, "mlx-lm adds to what it is given"
+    assert full_config({"model_type": "none"}) == {"model_type": "none"}

@@ -6,7 +6,6 @@ learner.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -44,6 +43,7 @@ from tokalign.cli.train_plan import (
 from tokalign.errors import BundleError, UsageError
 from tokalign.storage import make_folder
 from tokalign.train.options import (
+    LEAST_WINDOW,
     MOST_SEED,
     BlockShape,
     DrafterKind,
@@ -101,7 +101,9 @@ _OPTIONS = (
     ),
     Option("--positions", "Positions to train on, about.", AT_LEAST_1, _LABELS.positions),
     rare("--held-out", "Positions to measure acceptance on.", AT_LEAST_1, _LABELS.held_out),
-    rare("--window", "Ids of text read at once.", click.IntRange(16, MOST), _LABELS.window),
+    rare(
+        "--window", "Ids of text read at once.", click.IntRange(LEAST_WINDOW, MOST), _LABELS.window
+    ),
     rare("--layers", "Layers of a block drafter.", _LAYER_COUNT, _BLOCK.layers),
     rare(
         "--block",
@@ -203,8 +205,11 @@ def command(
     from tokalign.train.from_model import write_texts
     from tokalign.train.run import fit as train
 
-    with suppress(BundleError):  # a configuration that does not tell its sizes
+    try:
         note(in_words(plan.estimated(target)))
+    except BundleError:  # a configuration that does not tell its sizes
+        if plan.needs_sizes:
+            raise
     make_folder(output)
     [model] = load_models(
         [target], dtype=dtype, adapter=adapter_path, trust_remote_code=trust_remote_code, note=note

@@ -12,6 +12,11 @@ from tokalign.cli.output import note, progress
 from tokalign.errors import UsageError
 from tokalign.names.model_shape import ModelShape
 from tokalign.runtime.options import take
+from tokalign.tables.dflash_config import DFlashConfig
+from tokalign.tables.drafter_config import read_drafter_json, reading
+from tokalign.tables.drafter_formats import BLOCK_FORMATS, DrafterFormat, drafter_format
+from tokalign.tables.eagle3_config import Eagle3Config
+from tokalign.tables.finding import DRAFTER_FORMAT, read_drafter_config
 from tokalign.train.estimate import Work, estimate, layers_work, recurrent_work, teaching_work
 from tokalign.train.options import (
     MOST_PROBABLE,
@@ -64,12 +69,8 @@ class TrainPlan:
         taught = None if draft is None else _draft_shape(draft, output)
         fit = _fit_options(values, taught, kind)
         plan = cls(kind=kind, values=values, fit=fit, draft=draft, taught=taught)
-        if plan.reads_layers:  # what cannot be continued is refused before anything is loaded
-            plan._block(4)
-        elif values["begin_with"] is not None:
-            from tokalign.tables.finding import read_drafter_config
-
-            read_drafter_config(values["begin_with"])
+        if values["begin_with"] is not None:  # else refused after hours of labelling
+            plan._begun()
         return plan
 
     @property
@@ -83,38 +84,59 @@ class TrainPlan:
             return None
         return take(Writing, {**values, "prompts": values["prompts"] is not None})
 
-    def _block(self, layers: int, sizes: tuple[int, int] | None = None) -> BlockShape:
-        """The shape of a drafter that reads layers, for a target with so many: as the options say,
-        or that of the one to be continued, which has to fit the target's width and number of ids if
-        these `sizes` are known."""
-        shape, folder = take(BlockShape, {**self.values}), self.values["begin_with"]
-        if folder is None and self.kind == "dflash":
-            return replace(shape, taps=shape.read_of(layers))
-        if folder is None:
-            if len(shape.taps or (1, 2, 3)) != 3:
-                raise UsageError(
-                    f"an EAGLE-3 drafter reads three layers, not {len(shape.taps)}; give --taps"
-                )
-            spread = shape.taps or (1, layers // 2, layers - 1)
-            last = (layers - 3, layers - 2, layers - 1)
-            return replace(shape, taps=spread if len({*spread}) == len(spread) else last)
-        from tokalign.tables.dflash_config import DFlashConfig
-        from tokalign.tables.drafter_config import read_drafter_json, reading
-        from tokalign.tables.eagle3_config import Eagle3Config
-
-        config = read_drafter_json(folder)
-        made: DFlashConfig | Eagle3Config
+    def _begun(self) -> DFlashConfig | Eagle3Config | None:
+        """The configuration of the drafter to be continued; None for a recurrent one. Raises:
+        BundleError; UsageError for one that cannot be continued."""
+        folder = self.values["begin_with"]
+        if not self.reads_layers:
+            read_drafter_config(folder)
+            return None
+        reader: Any = DFlashConfig if self.kind == "dflash" else Eagle3Config
         with reading(str(folder)):
-            made = (DFlashConfig if self.kind == "dflash" else Eagle3Config).from_json(config)
-        if isinstance(made, DFlashConfig):
-            shape = BlockShape(layers=len(made.layer_types), block=made.block_size)
-        elif made.quantization or made.num_hidden_layers != 1:
+            made: DFlashConfig | Eagle3Config = reader.from_json(read_drafter_json(folder))
+        if self.kind == "eagle3" and (made.quantization or made.num_hidden_layers != 1):
             raise UsageError(
                 f"{folder} is quantized or has several layers; give one of one in 16 bits"
             )
+        return made
+
+    def _block(self, layers: int, sizes: tuple[int, int] | None = None) -> BlockShape:
+        """The shape of a drafter that reads layers, for a target with so many: as the options say,
+        or that of the one to be continued, which has to fit the target's width and number of ids if
+        these `sizes` are known. Raises: UsageError for layers that the target does not have."""
+        shape = take(BlockShape, {**self.values})
+        if self.values["begin_with"] is None:
+            return self._new_block(shape, layers)
+        made = self._begun()
+        assert made is not None, "only drafters that read layers have blocks"
+        if isinstance(made, DFlashConfig):
+            shape = BlockShape(layers=len(made.layer_types), block=made.block_size)
         if sizes is not None:
             made.require_fit(layers=layers, width=sizes[0], vocabulary=sizes[1])
         return replace(shape, taps=made.taps(layers))
+
+    def _new_block(self, shape: BlockShape, layers: int) -> BlockShape:
+        taps, last = shape.taps, layers - 1
+        if taps and taps[-1] > last:
+            raise UsageError(
+                f"--taps {taps[-1]}: the target's last layer is {last}; give lower ones"
+            )
+        if self.kind == "dflash":
+            if shape.layers > layers:
+                raise UsageError(
+                    f"--layers {shape.layers}: a drafter begins as the target's last layers, and "
+                    f"it has {layers}; give no more than these"
+                )
+            return replace(shape, taps=shape.read_of(layers))
+        if len(taps or (1, 2, 3)) != 3:
+            raise UsageError(f"an EAGLE-3 drafter reads three layers, not {len(taps)}; give --taps")
+        if layers < 3:
+            raise UsageError(
+                f"an EAGLE-3 drafter reads three layers, and the target has {layers}; give another "
+                "--kind"
+            )
+        spread = (1, layers // 2, last)
+        return replace(shape, taps=taps or (spread if layers > 3 else (0, 1, 2)))
 
     @property
     def reads_layers(self) -> bool:
@@ -151,12 +173,19 @@ class TrainPlan:
         labelling = replace(labelling, kind="text", probable=MOST_PROBABLE)
         return labels, replace(labels, positions=own, held_out=1, labelling=labelling)
 
+    @property
+    def needs_sizes(self) -> bool:
+        """Whether a target that does not tell its sizes cannot be trained for."""
+        return self.reads_layers and self.values["begin_with"] is None
+
     def estimated(self, target: str) -> dict[str, Any]:
-        """What a run takes; no model is loaded. Raises: as `ModelShape.from_folder`."""
+        """What a run takes; no model is loaded. Raises: as `ModelShape.from_folder`, and UsageError
+        for layers that the target does not have."""
         from tokalign.names.registry import resolve_model
         from tokalign.runtime.mlx.weights import machine_tflops
 
-        shape = ModelShape.from_folder(resolve_model(target).folder)
+        remedy = "give --kind redrafter" if self.needs_sizes else "train without --dry-run"
+        shape = _shape_in(resolve_model(target).folder, remedy)
         labels = self.labels(shape.hidden_size, shape.vocabulary_size, shape.layers)
         parts = [(one, self._work(shape, one)) for one in labels]
         taken = asdict(estimate(shape, parts, self.fit))
@@ -248,7 +277,6 @@ def require_own_folder(output: Path, target: str) -> None:
     """Raises: UsageError for a folder with files that would be replaced, which training has not
     written, and for the target's own."""
     from tokalign.names.registry import local_folder
-    from tokalign.tables.finding import DRAFTER_FORMAT
 
     names = ("config.json", "README.md", "model*.safetensors")
     taken = sorted(path.name for name in names for path in output.glob(name))
@@ -277,8 +305,6 @@ def _kind_of(draft: str | None, folder: Path | None) -> DrafterKind:
     """The kind of what is trained where it is not named. folder: of a drafter to be continued."""
     if draft is not None or folder is None:
         return "redrafter" if draft is None else "model"
-    from tokalign.tables.drafter_config import read_drafter_json
-    from tokalign.tables.drafter_formats import BLOCK_FORMATS, DrafterFormat, drafter_format
 
     found = drafter_format(read_drafter_json(folder))
     if found is DrafterFormat.EAGLE_3:
@@ -301,7 +327,14 @@ def _draft_shape(draft: str, output: Path) -> ModelShape:
     folder = resolve_model(draft).folder
     if output.resolve() == folder.resolve():
         raise UsageError(f"{output} is the draft model's own folder; give another --output")
-    return ModelShape.from_folder(folder)
+    return _shape_in(folder, "give another --draft")
+
+
+def _shape_in(folder: Path, remedy: str) -> ModelShape:
+    from tokalign.runtime.mlx.shape import full_config
+    from tokalign.runtime.mlx.weights import read_config
+
+    return ModelShape.from_folder(folder, full_config(read_config(folder)), remedy=remedy)
 
 
 def _fit_options(

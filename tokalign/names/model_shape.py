@@ -9,7 +9,6 @@ from typing import Any, Self
 
 from tokalign.errors import BundleError
 from tokalign.names.memory import weights_bytes
-from tokalign.storage import parse_json
 
 
 def layer_sizes(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -20,6 +19,30 @@ def layer_sizes(config: Mapping[str, Any]) -> dict[str, Any]:
         "head_dim": sizes.get("head_dim") or sizes["hidden_size"] // heads,
         "num_key_value_heads": sizes.get("num_key_value_heads") or heads,
     }
+
+
+_OTHER_NAMES: Mapping[str, tuple[str, ...]] = {
+    "hidden_size": ("d_model", "n_embd", "model_dim"),
+    "num_hidden_layers": ("n_layers", "n_layer", "num_layers"),
+    "num_attention_heads": ("n_heads", "n_head", "num_heads"),
+    "num_key_value_heads": ("kv_n_heads", "n_kv_heads", "num_kv_heads"),
+    "intermediate_size": ("ffn_hidden_size", "mlp_hidden_size", "n_inner"),
+    "max_position_embeddings": ("max_seq_len", "n_positions"),
+}
+"""What some architectures call a size, such as DBRX, GPT-2 and EXAONE."""
+
+
+def model_sizes(config: Mapping[str, Any]) -> dict[str, Any]:
+    """`layer_sizes` of a target or a draft model, whatever its architecture calls them. Raises:
+    KeyError."""
+    sizes = {**config}
+    for part in ("text_config", "attn_config", "ffn_config"):
+        sizes |= config.get(part) or {}
+    for usual, others in _OTHER_NAMES.items():
+        stated = (sizes[name] for name in (usual, *others) if sizes.get(name) is not None)
+        sizes[usual] = next(stated, None)
+    sizes = {name: size for name, size in sizes.items() if size is not None}
+    return layer_sizes({"intermediate_size": 4 * sizes["hidden_size"], **sizes})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +85,7 @@ class ModelShape:
     @classmethod
     def from_config(cls, config: Mapping[str, Any], weight_bytes: float) -> Self:
         """Read `config.json`. Raises: KeyError for a configuration that lacks a size."""
-        sizes = layer_sizes(config)
+        sizes = model_sizes(config)
         return cls(
             hidden_size=sizes["hidden_size"],
             vocabulary_size=sizes["vocab_size"],
@@ -77,16 +100,14 @@ class ModelShape:
         )
 
     @classmethod
-    def from_folder(cls, folder: Path) -> Self:
-        """The shape of a model in mlx-lm's layout. Raises: BundleError if a size is missing."""
+    def from_folder(cls, folder: Path, config: Mapping[str, Any], *, remedy: str) -> Self:
+        """The shape of a model in mlx-lm's layout. config: of the folder. Raises: BundleError, with
+        the remedy, if a size is missing."""
         try:
-            return cls.from_config(
-                parse_json((folder / "config.json").read_bytes()), weights_bytes(folder)
-            )
+            return cls.from_config(config, weights_bytes(folder))
         except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError) as error:
             raise BundleError(
-                f"{folder / 'config.json'} does not tell {error}, which an estimate needs; "
-                "train without --dry-run"
+                f"{folder / 'config.json'} does not tell {error}, which is needed here; {remedy}"
             ) from error
 
 

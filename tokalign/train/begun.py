@@ -7,8 +7,9 @@ from typing import Any
 import mlx.core as mx
 from mlx.utils import tree_flatten, tree_unflatten
 
-from tokalign.names.model_shape import layer_sizes
+from tokalign.names.model_shape import model_sizes
 from tokalign.runtime.decoder import LanguageModel
+from tokalign.runtime.mlx.shape import full_config
 from tokalign.runtime.mlx.trained_drafter import TargetEnds
 from tokalign.runtime.mlx.weights import read_config
 from tokalign.runtime.rounds import Array
@@ -26,10 +27,12 @@ _SIZES = (
 
 
 def target_sizes(target: LanguageModel[TargetId]) -> dict[str, Any]:
-    """The sizes in the target's `config.json` that a new drafter's layers have, too."""
+    """The sizes in the target's `config.json` that a new drafter's layers have, too. Raises:
+    KeyError for one that is not told."""
     assert target.folder is not None, "it was loaded from a folder"
     sizes = {"rms_norm_eps": 1e-6, "max_position_embeddings": 4096, "rope_theta": 10000.0}
-    sizes |= layer_sizes(read_config(target.folder))
+    told = model_sizes(full_config(read_config(target.folder)))
+    sizes |= {name: size for name, size in told.items() if size is not None}
     return {name: sizes[name] for name in _SIZES}
 
 

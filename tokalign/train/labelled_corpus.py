@@ -33,7 +33,7 @@ from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 from tokalign.train.labels import NO_LABEL, LabelFile, Labels
-from tokalign.train.options import Labelling, LabelOptions
+from tokalign.train.options import LEAST_WINDOW, Labelling, LabelOptions
 
 
 class Labeller:
@@ -135,9 +135,10 @@ class Labeller:
         sizes = [leaf.max_size for leaf in leaves if isinstance(leaf, WindowCache)]
         most = min(sizes, default=UNBOUNDED) // self._labelling.future
         if length > most:
+            remedy = f"give --window {most}" if most >= LEAST_WINDOW else "give another target"
             raise UsageError(
                 f"this model sees {min(sizes)} ids in some layers, too few for windows of {length} "
-                f"with {self._labelling.future} ids after each position; give --window {most}"
+                f"with {self._labelling.future} ids after each position; {remedy}"
             )
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from tokalign.errors import UsageError
+
 Kind = Literal["greedy", "sampled", "text"]
 DrafterKind = Literal["redrafter", "dflash", "eagle3", "model"]
 Loss = Literal["text", "marginal", "kl", "acceptance"]
@@ -20,6 +22,9 @@ MEASURED = 64
 
 MOST_PROBABLE = 12
 """Ids of the target whose probabilities a draft model may learn at each position."""
+
+LEAST_WINDOW = 2
+"""Ids that a target reads at once, at least. Its own windows and long drafts may leave few."""
 
 MOST_SEED = (1 << 32) - 1
 """A key of the device has 64 bits, of which the seed has half and the window's number the rest."""
@@ -74,6 +79,7 @@ class LabelOptions:
         corpus has fewer. window: ids that the target reads at once. seed: of the paragraphs drawn.
     labelling: of the positions to train on; those held out are labelled with the target's greedy
         ids, or with the text's if the target takes no trees or a draft model learns them.
+    Raises: UsageError for a window that is too short for its labelling.
     """
 
     positions: int = 1_000_000
@@ -81,6 +87,14 @@ class LabelOptions:
     window: int = 256
     seed: int = 0
     labelling: Labelling = field(default_factory=Labelling)
+
+    def __post_init__(self) -> None:
+        if self.labelling.positions_of(self.window) < 1:
+            future = self.labelling.future
+            raise UsageError(
+                f"no position in a window of {self.window} ids has {future} ids of its text after "
+                f"it; give --window {future + 1} or more"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

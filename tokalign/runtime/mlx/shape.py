@@ -8,6 +8,7 @@ be downloaded for an hour; and the curve is found again when the model itself is
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
 from typing import Any
 
 import mlx.core as mx
@@ -31,8 +32,7 @@ def model_of_shape(config: Mapping[str, Any], *, dtype: str | None = None) -> An
     Raises: UsageError for a configuration that mlx-lm has no model for.
     """
     try:
-        model_class, arguments = _get_classes(dict(config))
-        model = model_class(arguments.from_dict(dict(config)))
+        model = _made(config)
         model.set_dtype(getattr(mx, dtype or _number_format(config)))
         if quantization := config.get("quantization"):
             _quantize(model, quantization)
@@ -43,6 +43,27 @@ def model_of_shape(config: Mapping[str, Any], *, dtype: str | None = None) -> An
         ) from error
     model.eval()
     return model
+
+
+def full_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration with what mlx-lm takes for keys that it lacks, as that of Gemma 3 lacks its
+    heads; as it is where mlx-lm makes no model of it alone."""
+    try:
+        model = _made(config)
+    except MODEL_ERRORS:
+        return dict(config)
+    taken: dict[str, Any] = {}
+    for part in (model, getattr(model, "language_model", None)):
+        if (arguments := getattr(part, "args", None)) is not None:
+            taken |= vars(arguments)
+    return taken | dict(config)
+
+
+def _made(config: Mapping[str, Any]) -> Any:
+    """The model, of which nothing is computed yet. Raises: MODEL_ERRORS."""
+    config = deepcopy(dict(config))  # mlx-lm adds to what is nested in it
+    model_class, arguments = _get_classes(config)
+    return model_class(arguments.from_dict(config))
 
 
 def fill(model: Any) -> None:
