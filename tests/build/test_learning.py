@@ -7,6 +7,7 @@ import socket
 import stat
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 from documents import LETTER, MEETING, write_pdf
@@ -14,6 +15,7 @@ from processes import small_disk
 from small_tokenizers import write_tokenizer
 
 from tokalign.build import learning as kept
+from tokalign.build.dictionary.dictionary_bundle import build_dictionary
 from tokalign.build.documents import Rules, UnopenedError, find_documents, read_document
 from tokalign.build.learning import Collection, Learned, collections, learn
 from tokalign.cli.sharing import push_tables
@@ -283,6 +285,49 @@ def test_a_full_disk_loses_nothing_and_what_was_learned_can_be_forgotten(
     with small_disk(0):
         notes.forget()
     assert collections() == []
+
+
+def test_a_run_that_fails_at_its_second_table_leaves_what_there_was(
+    folder: Path, notes: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, settings = content(notes), notes.settings()
+    other = write_tokenizer(tmp_path / "other-target", vocabulary_size=300)
+    (folder / "0.txt").unlink()
+    built = iter([build_dictionary])
+
+    def build(*given: Any, **how: Any) -> Any:
+        return next(built, interrupted)(*given, **how)
+
+    def interrupted(*_: Any, **__: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(kept, "build_dictionary", build)
+        with pytest.raises(KeyboardInterrupt):
+            learn("notes", targets=[str(other)], exclude=["3.txt"])
+    assert (content(notes), notes.settings()) == (before, settings)
+    assert len(learn("notes", targets=[str(other)]).tables) == len(notes.tables) == 2
+
+
+def test_a_first_run_that_fails_leaves_nothing_in_the_list(tmp_path: Path, target: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(CorpusError, match="no document with text"):
+        learn("notes", folders=[tmp_path / "empty"], targets=[str(target)])
+    assert collections() == []
+
+
+def test_documents_that_cannot_be_opened_now_are_not_forgotten(
+    notes: Collection, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(path: Path) -> str:
+        raise UnopenedError("Permission denied", path=str(path))
+
+    before = content(notes)
+    os.utime(folder / "0.txt", ns=(0, 0))
+    monkeypatch.setattr(kept, "DocumentReader", lambda: nullcontext(read))
+    with pytest.raises(CorpusError, match="no document with text"):
+        again()
+    assert content(notes) == before
 
 
 def test_a_folder_that_is_gone_makes_nothing_be_forgotten(folder: Path, notes: Collection) -> None:

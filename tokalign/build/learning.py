@@ -7,8 +7,9 @@ A collection is a folder of its own, which only its owner can enter:
     learn.lock              held by the process that is changing it
 
 No text is kept. Where a file is new, changed or gone, all documents are read again and every
-dictionary is built anew, so a collection that was updated many times equals a new one. A stale
-dictionary is deleted, because it may know documents that are gone.
+dictionary is built anew, so a collection that was updated many times equals a new one. All of them
+appear together when each is built; a run that fails leaves what there was. Where no document is
+left, the dictionaries are deleted.
 """
 
 from __future__ import annotations
@@ -208,7 +209,6 @@ def learn(
             learned.unchanged = len(documents)
             collection.save(replace(settings, seen=seen))
             return learned
-        collection.save(settings)
         if _build(collection, settings, tables, documents, learned, stage):
             collection.save(replace(settings, seen=seen))
     return learned
@@ -222,7 +222,8 @@ def _build(
     learned: Learned,
     stage: Stage,
 ) -> bool:
-    """Read all documents and build all dictionaries; returns whether each could be opened."""
+    """Read all documents, build all dictionaries, then keep them and the settings; returns whether
+    each document could be opened."""
     texts = collection.counting / "documents.txt"
     recipe = partial(
         build_dictionary,
@@ -235,15 +236,21 @@ def _build(
     try:
         with stage(sum(file.bytes for file in documents) or 1, "Reading documents") as advance:
             complete = _read_all(documents, texts, learned, advance)
-        for path in collection.tables:  # if building fails, what is gone is forgotten all the same
-            path.unlink()
         if not learned.texts:
+            for path in collection.tables if complete else ():
+                path.unlink()
             raise CorpusError(
-                f"there is no document with text in {', '.join(settings.folders)}, so there is no "
-                "dictionary; give a folder with text, Markdown, HTML or PDF files"
+                f"there is no document with text in {', '.join(settings.folders)}, so nothing is "
+                "learned; give a folder with text, Markdown, HTML or PDF files"
             )
-        builders = {path: partial(recipe, target) for path, target in tables.items()}
+        built = {collection.counting / path.name: path for path in tables}
+        builders = {made: partial(recipe, tables[path]) for made, path in built.items()}
         build_tables(Corpus([texts], private=True), builders, stage)
+        collection.save(settings)  # if this is killed, the next run does not take them for new
+        for stale in {*collection.tables} - {*tables}:
+            stale.unlink()
+        for made, path in built.items():
+            made.replace(path)
     finally:
         shutil.rmtree(collection.counting)
     return complete
