@@ -292,7 +292,7 @@ def test_what_is_no_json_is_a_value_error(text: str | bytes) -> None:
 def test_readers_of_strangers_files_tell_of_deep_nesting_in_one_line(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_text(DEEP)
-    with pytest.raises(BundleError, match="is no JSON"):
+    with pytest.raises(BundleError, match="nested too deeply"):
         read_drafter_config(tmp_path)
     with pytest.raises(UsageError, match="nested too deeply"):
         read_curve(str(path))

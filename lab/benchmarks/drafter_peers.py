@@ -36,8 +36,8 @@ from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.taps import LayerOutputs
 from tokalign.runtime.rounds import Context, Drafter, Round
-from tokalign.tables.drafter_config import read_drafter_json
 from tokalign.tables.drafter_formats import BLOCK_FORMATS, drafter_format
+from tokalign.tables.finding import read_drafter_json
 
 _DEPTH = 4
 """Ids that a chain of EAGLE-3 drafts."""

@@ -242,7 +242,7 @@ def test_options_of_another_kind_of_drafter_are_refused(
     tokalign(*given, "--kind", "eagle3", "--taps", "0,1").is_refused(2, "three layers, not 2")
     tokalign(*given, "--layers", "2").is_refused(2, "--kind dflash")
     none = tokalign(*given, "--kind", "dflash", "--begin-with", tmp_path)
-    none.is_refused(3, "config.json cannot be read")
+    none.is_refused(4, "there is no drafter in")
     assert list(tmp_path.iterdir()) == []
 
 

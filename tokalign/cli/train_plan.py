@@ -12,11 +12,6 @@ from tokalign.cli.output import note, progress
 from tokalign.errors import UsageError
 from tokalign.names.model_shape import ModelShape
 from tokalign.runtime.options import take
-from tokalign.tables.dflash_config import DFlashConfig
-from tokalign.tables.drafter_config import read_drafter_json, reading
-from tokalign.tables.drafter_formats import BLOCK_FORMATS, DrafterFormat, drafter_format
-from tokalign.tables.eagle3_config import Eagle3Config
-from tokalign.tables.finding import DRAFTER_FORMAT, read_drafter_config
 from tokalign.train.estimate import Work, estimate, layers_work, recurrent_work, teaching_work
 from tokalign.train.options import (
     MOST_PROBABLE,
@@ -84,16 +79,21 @@ class TrainPlan:
             return None
         return take(Writing, {**values, "prompts": values["prompts"] is not None})
 
-    def _begun(self) -> DFlashConfig | Eagle3Config | None:
+    def _begun(self) -> Any:
         """The configuration of the drafter to be continued; None for a recurrent one. Raises:
         BundleError; UsageError for one that cannot be continued."""
+        from tokalign.tables.dflash_config import DFlashConfig
+        from tokalign.tables.drafter_config import reading
+        from tokalign.tables.eagle3_config import Eagle3Config
+        from tokalign.tables.finding import read_drafter_config, read_drafter_json
+
         folder = self.values["begin_with"]
         if not self.reads_layers:
             read_drafter_config(folder)
             return None
         reader: Any = DFlashConfig if self.kind == "dflash" else Eagle3Config
         with reading(str(folder)):
-            made: DFlashConfig | Eagle3Config = reader.from_json(read_drafter_json(folder))
+            made = reader.from_json(read_drafter_json(folder))
         if self.kind == "eagle3" and (made.quantization or made.num_hidden_layers != 1):
             raise UsageError(
                 f"{folder} is quantized or has several layers; give one of one in 16 bits"
@@ -108,8 +108,7 @@ class TrainPlan:
         if self.values["begin_with"] is None:
             return self._new_block(shape, layers)
         made = self._begun()
-        assert made is not None, "only drafters that read layers have blocks"
-        if isinstance(made, DFlashConfig):
+        if self.kind == "dflash":
             shape = BlockShape(layers=len(made.layer_types), block=made.block_size)
         if sizes is not None:
             made.require_fit(layers=layers, width=sizes[0], vocabulary=sizes[1])
@@ -277,6 +276,7 @@ def require_own_folder(output: Path, target: str) -> None:
     """Raises: UsageError for a folder with files that would be replaced, which training has not
     written, and for the target's own."""
     from tokalign.names.registry import local_folder
+    from tokalign.tables.finding import DRAFTER_FORMAT
 
     names = ("config.json", "README.md", "model*.safetensors")
     taken = sorted(path.name for name in names for path in output.glob(name))
@@ -305,6 +305,9 @@ def _kind_of(draft: str | None, folder: Path | None) -> DrafterKind:
     """The kind of what is trained where it is not named. folder: of a drafter to be continued."""
     if draft is not None or folder is None:
         return "redrafter" if draft is None else "model"
+
+    from tokalign.tables.drafter_formats import BLOCK_FORMATS, DrafterFormat, drafter_format
+    from tokalign.tables.finding import read_drafter_json
 
     found = drafter_format(read_drafter_json(folder))
     if found is DrafterFormat.EAGLE_3:

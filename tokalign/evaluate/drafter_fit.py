@@ -27,12 +27,11 @@ from tokalign.tables.drafter_config import (
     Size,
     StateShape,
     known_format,
-    read_drafter_json,
     reading,
 )
 from tokalign.tables.drafter_formats import BLOCK_FORMATS, TARGETS, DrafterFormat
 from tokalign.tables.eagle3_config import Eagle3Config
-from tokalign.tables.finding import DRAFTER_CONFIG, read_drafter_config
+from tokalign.tables.finding import DRAFTER_CONFIG, read_drafter_config, read_drafter_json
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 

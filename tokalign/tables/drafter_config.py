@@ -8,14 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self, TypeAlias
 
 from msgspec import Meta, convert
 
 from tokalign.errors import BundleError, IncompatibleError, TokalignError, in_one_line, shown
 from tokalign.names.model_shape import layer_sizes
-from tokalign.storage import parse_json
 from tokalign.tables.drafter_formats import DrafterFormat, drafter_format
 
 _OF_LIBRARIES = {
@@ -205,16 +203,3 @@ def reading(name: str) -> Iterator[None]:
             f"{name} cannot be run: {in_one_line(error)}; fetch it again, use another drafter, or "
             "leave --drafter out"
         ) from error
-
-
-def read_drafter_json(folder: Path) -> dict[str, Any]:
-    """The `config.json` of a folder. Raises: BundleError."""
-    try:
-        config = parse_json((folder / "config.json").read_bytes())
-    except (OSError, ValueError) as error:
-        raise BundleError(
-            f"{folder}/config.json cannot be read: {error}; fetch it again"
-        ) from error
-    if not isinstance(config, dict):
-        raise BundleError(f"{folder}/config.json is no object; give the folder of a drafter")
-    return config

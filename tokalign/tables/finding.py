@@ -140,17 +140,25 @@ DRAFTER_WEIGHTS = "drafter-{digest}.safetensors"  # mlx-lm would not take it for
 HOW_TO_TRAIN = "tokalign train"
 
 
-def read_drafter_config(folder: Path) -> dict[str, Any]:
-    """The configuration of the drafter in a folder; its weights are not read. Raises:
-    MissingAssetError, BundleError."""
+def read_drafter_json(folder: Path) -> dict[str, Any]:
+    """The configuration of a drafter in any format. Raises: MissingAssetError, BundleError."""
     path = folder / DRAFTER_CONFIG
     if not path.is_file():
         raise MissingAssetError(f"there is no drafter in {folder}; train one with: {HOW_TO_TRAIN}")
     try:
         config = parse_json(path.read_bytes())
-    except ValueError as error:
-        raise damaged_drafter(folder, f"{DRAFTER_CONFIG} is no JSON") from error
-    if not isinstance(config, dict) or config.get("format") != DRAFTER_FORMAT:
+    except (OSError, ValueError) as error:
+        raise BundleError(f"{path} cannot be read: {error}; fetch it again") from error
+    if not isinstance(config, dict):
+        raise BundleError(f"{path} is no object; give the folder of a drafter")
+    return config
+
+
+def read_drafter_config(folder: Path) -> dict[str, Any]:
+    """The configuration of the recurrent drafter in a folder; its weights are not read. Raises:
+    MissingAssetError, BundleError."""
+    config = read_drafter_json(folder)
+    if config.get("format") != DRAFTER_FORMAT:
         raise BundleError(
             f"{folder} holds no recurrent drafter: its {DRAFTER_CONFIG} is not of the format "
             f"{DRAFTER_FORMAT!r}; give a folder that {HOW_TO_TRAIN} --kind redrafter wrote"

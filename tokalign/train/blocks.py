@@ -17,7 +17,8 @@ from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.dflash import DFlashDrafter, load_dflash
 from tokalign.runtime.rounds import Array
 from tokalign.tables.dflash_config import DFlashConfig
-from tokalign.tables.drafter_config import read_drafter_json, reading
+from tokalign.tables.drafter_config import reading
+from tokalign.tables.finding import read_drafter_json
 from tokalign.tokenizer.vocabulary import TargetId
 from tokalign.train.begun import attend, begin_as_target, target_sizes
 from tokalign.train.drafters import DrafterLearner, Made, WindowBatch

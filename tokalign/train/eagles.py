@@ -23,8 +23,9 @@ from tokalign.runtime.mlx.published_drafter import among_all, by_head
 from tokalign.runtime.mlx.trained_drafter import TargetEnds
 from tokalign.runtime.mlx.weights import read_config
 from tokalign.runtime.rounds import Array
-from tokalign.tables.drafter_config import SHAPE_KEYS, read_drafter_json, reading
+from tokalign.tables.drafter_config import SHAPE_KEYS, reading
 from tokalign.tables.eagle3_config import INPUTS, Eagle3Config
+from tokalign.tables.finding import read_drafter_json
 from tokalign.tokenizer.vocabulary import TargetId
 from tokalign.train.begun import attend, begin_as_target, target_sizes
 from tokalign.train.drafters import DrafterLearner, Made, WindowBatch, halved

@@ -37,7 +37,7 @@ from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, RecurrentDraft
 from tokalign.runtime.mlx.trained_drafter import TargetEnds, TrainedDrafter
 from tokalign.runtime.mlx.weights import content_fingerprint, once_per_model
 from tokalign.storage import FileState, file_state, write_file
-from tokalign.tables.drafter_config import known_format, read_drafter_json
+from tokalign.tables.drafter_config import known_format
 from tokalign.tables.drafter_formats import BLOCK_FORMATS, DrafterFormat
 from tokalign.tables.finding import (
     DRAFTER_CONFIG,
@@ -50,6 +50,7 @@ from tokalign.tables.finding import (
     drafter_folders,
     find_drafter_weights,
     read_drafter_config,
+    read_drafter_json,
 )
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId

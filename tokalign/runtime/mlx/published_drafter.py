@@ -19,7 +19,8 @@ from tokalign.names.hub import missing_from_drafter
 from tokalign.runtime.mlx.taps import KeptRows, taps_of
 from tokalign.runtime.mlx.trained_drafter import TargetEnds, TrainedDrafter
 from tokalign.runtime.rounds import Array
-from tokalign.tables.drafter_config import DrafterShape, read_drafter_json, reading
+from tokalign.tables.drafter_config import DrafterShape, reading
+from tokalign.tables.finding import read_drafter_json
 
 Drafter = TypeVar("Drafter", bound=TrainedDrafter)
 Weights = Mapping[str, Array]
