@@ -62,7 +62,7 @@ class TrainPlan:
                 else f"--kind {kind} does nothing with --draft; leave one of them out"
             )
         taught = None if draft is None else _draft_shape(draft, output)
-        fit = _fit_options(values, taught, kind)
+        fit = _fit_options(values, taught)
         plan = cls(kind=kind, values=values, fit=fit, draft=draft, taught=taught)
         if values["begin_with"] is not None:  # else refused after hours of labelling
             plan._begun()
@@ -340,9 +340,7 @@ def _shape_in(folder: Path, remedy: str) -> ModelShape:
     return ModelShape.from_folder(folder, full_config(read_config(folder)), remedy=remedy)
 
 
-def _fit_options(
-    given: Mapping[str, Any], draft: ModelShape | None, kind: DrafterKind
-) -> FitOptions:
+def _fit_options(given: Mapping[str, Any], draft: ModelShape | None) -> FitOptions:
     """Raises: UsageError for a loss that the labels or the kind do not have, and for quantized
     weights."""
     values, defaults = dict(given), FitOptions()

@@ -104,7 +104,7 @@ def _at_mark(text: str, vocabulary: Vocabulary[TargetId]) -> tuple[str, str, str
 
 
 def _arguments(function: Mapping[str, Any]) -> str:
-    return json_lark(schema_of(function), strict=False)
+    return json_lark(schema_of(function))
 
 
 def _json_call(writer: _Writer, function: Mapping[str, Any]) -> str:

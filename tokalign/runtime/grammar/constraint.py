@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from tokalign.errors import GrammarError, UsageError
 from tokalign.runtime.grammar.gbnf import with_ids
 from tokalign.runtime.grammar.grammar import Grammar
-from tokalign.runtime.grammar.matcher import matcher_of
+from tokalign.runtime.grammar.matcher import engine_of, matcher_of
 from tokalign.runtime.rounds import UNBOUNDED, common_prefix
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.spec import Level
@@ -33,7 +33,7 @@ from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
 if TYPE_CHECKING:
-    from llguidance import LLMatcher
+    from llguidance import LLMatcher, LLTokenizer
 
 _THINKING = "<think>", "</think>"
 
@@ -231,7 +231,7 @@ def constrain(
     if end is not None:
         before.append(end)
         grammar = grammar.after(r"/\n{0,2}/")
-    fresh = _matcher_after(before, grammar, tokenizer, stop_ids, size)
+    fresh = _matcher_after(before, grammar, tokenizer, engine_of(tokenizer, stop_ids, size))
     try:
         _ = _Matching(_Walk(fresh, stop_ids)).allowed
     except GrammarError as error:
@@ -245,8 +245,7 @@ def _matcher_after(
     before: Sequence[TargetId],
     grammar: Grammar,
     tokenizer: Tokenizer[TargetId],
-    stop_ids: frozenset[TargetId],
-    size: int,
+    engine: LLTokenizer,
 ) -> LLMatcher:
     """A matcher of the ids after `before`. The dummy prefix is no part of the text.
 
@@ -258,7 +257,7 @@ def _matcher_after(
     ids = {**vocabulary.id_of, **specials}
 
     def matcher(grammar: Grammar) -> LLMatcher:
-        return matcher_of(with_ids(grammar.definition, ids), tokenizer, stop_ids, size)
+        return matcher_of(with_ids(grammar.definition, ids), engine)
 
     fresh = matcher(grammar)
     if not (tokenizer.spec.dummy_prefix and tokenizer.opens_segment(before)):

@@ -108,15 +108,11 @@ def _led(start: str, parts: Sequence[Mapping[str, Any]], ignored: tuple[str, ...
     return Grammar(json.dumps({"grammars": [lead, *once.values()]}), ignored)
 
 
-def json_lark(
-    schema: Mapping[str, Any] | bool,
-    *,
-    strict: bool = True,
-    root: Mapping[str, Any] | None = None,
-) -> str:
-    """JSON of a schema, as a part of a rule in Lark's format. Raises: as `Grammar.json_schema`.
-    root: the schema that references lead into, if it is another one."""
-    return f"%json {json.dumps(json_part(schema, strict=strict, root=root)[0])}"
+def json_lark(schema: Mapping[str, Any] | bool, *, root: Mapping[str, Any] | None = None) -> str:
+    """JSON of a schema, as a part of a rule in Lark's format; what cannot be enforced is ignored.
+    Raises: as `Grammar.json_schema`. root: the schema that references lead into, if it is another
+    one."""
+    return f"%json {json.dumps(json_part(schema, strict=False, root=root)[0])}"
 
 
 def lark_literal(text: str) -> str:

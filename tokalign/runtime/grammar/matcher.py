@@ -53,17 +53,10 @@ def invalid(definition: str) -> tuple[str, list[str]]:
     return (messages[0], []) if failed else ("", messages)
 
 
-def matcher_of(
-    definition: str,
-    tokenizer: Tokenizer[TargetId],
-    stop_ids: frozenset[TargetId],
-    size: int = UNBOUNDED,
-) -> LLMatcher:
-    """A matcher before the first id, which knows ids below `size` only. Raises: UsageError for a
-    grammar that cannot be used."""
+def matcher_of(definition: str, engine: LLTokenizer) -> LLMatcher:
+    """A matcher before the first id. Raises: UsageError for a grammar that cannot be used."""
     from llguidance import LLMatcher
 
-    engine = engine_of(tokenizer, stop_ids, size)
     matcher = on_deep_stack(lambda: LLMatcher(engine, definition, log_level=0, limits=limits()))
     if matcher.is_error():
         raise UsageError(f"the grammar cannot be used: {first_line(matcher.get_error())}")

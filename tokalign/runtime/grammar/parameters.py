@@ -126,12 +126,12 @@ class Parameter:
 
     def _json_lark(self, schema: Schema) -> str:
         root = self.root if "$ref" in json.dumps(schema) else None
-        lark = json_lark(schema, strict=False, root=root)
+        lark = json_lark(schema, root=root)
         try:
             Grammar.lark(f"start: {lark}")
         except UsageError:
             kind = schema.get("type")
-            return json_lark({} if kind is None else {"type": kind}, strict=False)
+            return json_lark({} if kind is None else {"type": kind})
         return lark
 
 

@@ -2,9 +2,7 @@
 
 Its first layer attends to the embedding of an id beside what the target computed for the id before
 it. It has a head of its own, often over the most frequent ids alone, and may have an embedding.
-Three layouts are read. SafeAILab and SpecForge: `midlayer`, ids of layers whose *outputs* are read.
-speculators: `layers.N`, a nested configuration, ids of layers whose *inputs* are read; EAGLE 3.1
-there is two norms more.
+SafeAILab and SpecForge call the layer `midlayer`; `tables/eagle3_config.py` has the layouts.
 Source: EAGLE-3 (Li et al., 2025); `mlx-vlm` 0.7.10, which `lab/tests/test_eagle3_parity.py`
 compares with, and `speculators` 0.9.0 (`lab/tests/test_speculators_parity.py`).
 """

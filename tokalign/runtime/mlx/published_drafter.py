@@ -1,7 +1,7 @@
 """Trained drafters as others publish them: reading their folders, and the parts that formats share.
 
-A folder has a `config.json` and safetensors files. A key that may change what the network computes
-and is not known is refused; the names of weights have to be exactly those of the network.
+A folder has a `config.json` (`tables/drafter_config.py`) and safetensors files, whose weights have
+to be called exactly as those of the network.
 """
 
 from __future__ import annotations
