@@ -160,6 +160,51 @@ def test_a_wrong_config_file_is_named(home: Path, text: str, told: str) -> None:
     run("decode", "smollm2", "x").is_refused(2, told, "tokalign.toml")
 
 
+@pytest.mark.parametrize(
+    ("text", "typed", "told"),
+    [
+        ('max-tokens = "many"', (), "(max-tokens is set in"),
+        ("temp = -1", (), "(temp is set in"),
+        ('method = "odd"', (), "(method is set in"),
+        ('draft = "/nowhere"', (), "(draft is set in"),
+        ('language = "xx"', ("--method=dictionary",), "(language is set in"),
+        (
+            'max-tokens = 3\ntranslation = "odd"',
+            (f"--draft={DEMO / 'draft'}",),
+            "(translation is set in",
+        ),
+    ],
+)
+def test_an_error_says_what_of_it_the_config_file_states(
+    home: Path, text: str, typed: tuple[str, ...], told: str
+) -> None:
+    (home / "tokalign.toml").write_text(f"[decode]\n{text}\n")
+    ended = run("decode", str(DEMO / "target"), "x", *typed)
+    assert ended.code in (2, 4)
+    assert told in " ".join(ended.err.split())
+    assert "tokalign.toml)" in ended.err
+    own = ("--max-tokens=0", "--temp=-1", "--method=x", "--draft=/none", "--translation=none")
+    assert "is set in" not in run("decode", str(DEMO / "target"), "x", *own).err
+
+
+def test_words_that_are_typed_replace_the_target_in_the_config_file(home: Path) -> None:
+    (home / "tokalign.toml").write_text(f'target = "{DEMO / "draft"}"\n')
+    target = str(DEMO / "target")
+    assert run("decode", target, "Ala ma", *SHORT).json["target"] == target
+    assert run("decode", "Ala ma", *SHORT).json["target"] == str(DEMO / "draft")
+    run("decode", target, "Ala", "ma", *SHORT).is_refused(2, "'ma' is one word too many")
+
+
+def test_a_home_is_found_where_no_shell_has_expanded_it(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(home))
+    (home / "sample.txt").write_text("Ala ma kota.\n")
+    (home / "tokalign.toml").write_text('[check]\nhtml = "~/page.html"\n')
+    run("check", "--target", DEMO / "target", "~/sample.txt", "--json")
+    assert (home / "page.html").is_file()
+
+
 # -- completion, versions, remedies ----------------------------------------------------------------
 
 

@@ -19,11 +19,12 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
-from tokalign.cli.conflicts import flag_of, refuse_idle
+from tokalign.cli.config import naming_defaults
+from tokalign.cli.conflicts import flag_of, refuse_idle, was_typed
 from tokalign.cli.output import flags
 from tokalign.errors import UsageError, is_text, shown
 from tokalign.names.aliases import aliases, check_name
-from tokalign.storage import is_replaceable, parse_json
+from tokalign.storage import as_path, is_replaceable, parse_json
 
 _EMPTY = "it is empty; give a name or a path."
 
@@ -42,7 +43,8 @@ class FilePath(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if value == "":
             self.fail(_EMPTY, param, ctx)
-        path: Any = super().convert(value, param, ctx)
+        # A shell leaves the ~ of --output=~/new as it is, and a default has seen none.
+        path: Any = super().convert(as_path(value), param, ctx)
         if self.kind and path.suffix != self.kind:
             name = shown(str(path))
             self.fail(f"{name} does not end in {self.kind}; give another name.", param, ctx)
@@ -190,15 +192,16 @@ def _take_words(ctx: click.Context) -> None:
     A single word is the prompt if the target is known. Raises: UsageError for further words."""
     words = [*ctx.params.pop("words", ())]
     options = {flag_of(option): option for option in ctx.command.params}
-    for flag in ("--target", "--prompt"):
-        option = options.get(flag)
-        if option is None or not words or ctx.params.get(option.name or "") is not None:
-            continue
+    named = (options[flag] for flag in ("--target", "--prompt") if flag in options)
+    places = [option for option in named if not was_typed(ctx, option)]
+    if len(words) < len(places):  # a default, which the user's file may state, stays
+        places = [option for option in places if ctx.params.get(option.name or "") is None]
+    for option, word in zip(places, words, strict=False):
         assert option.name is not None
-        ctx.params[option.name] = option.type.convert(words.pop(0), option, ctx)
+        ctx.params[option.name] = option.type.convert(word, option, ctx)
         ctx.set_parameter_source(option.name, ParameterSource.COMMANDLINE)
-    if words:
-        raise UsageError(f"{shown(words[0])} is one word too many; put a prompt in quotation marks")
+    if more := words[len(places) :]:
+        raise UsageError(f"{shown(more[0])} is one word too many; put a prompt in quotation marks")
 
 
 class Command(click.Command):
@@ -209,8 +212,16 @@ class Command(click.Command):
         super().__init__(*given, **attributes)
         self.params += [JSON, QUIET, HELP_ALL]
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        with naming_defaults(ctx):
+            return super().parse_args(ctx, args)
+
     def invoke(self, ctx: click.Context) -> Any:
         """Raises: UsageError for an option without effect."""
+        with naming_defaults(ctx):
+            return self._invoke(ctx)
+
+    def _invoke(self, ctx: click.Context) -> Any:
         _take_words(ctx)
         for option in self.params:
             refuse_idle(ctx, option)

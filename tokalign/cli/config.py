@@ -12,15 +12,18 @@ that command:
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from tokalign.cli.conflicts import flag_of
-from tokalign.errors import UsageError, shown
+from tokalign.errors import TokalignError, UsageError, shown
 
 
 def config_path() -> Path:
@@ -65,6 +68,36 @@ def defaults(
         str(options[name].name): _as_typed(name, value, options[name])
         for name, value in stated.items()
     }
+
+
+@contextmanager
+def naming_defaults(context: click.Context) -> Iterator[None]:
+    """An error of the body says which values of the file it is about."""
+    try:
+        yield
+    except (TokalignError, click.UsageError) as error:
+        told = error.format_message() if isinstance(error, click.UsageError) else str(error)
+        if not (names := [*_stated(context, told)]):
+            raise
+        are = "is" if len(names) == 1 else "are"
+        told = f"{told} ({', '.join(names)} {are} set in {config_path()})"
+        if isinstance(error, click.UsageError):
+            raise click.UsageError(told, context) from error
+        error.args = (told,)
+        raise
+
+
+def _stated(context: click.Context, told: str) -> Iterator[str]:
+    """The names of options in an error that have their values from the file, or such values."""
+    for option in context.command.params:
+        name = option.name or ""
+        if context.get_parameter_source(name) is ParameterSource.DEFAULT_MAP:
+            value = context.lookup_default(name)
+            texts = [flag_of(option), *(value if isinstance(value, list) else [value])]
+            if any(
+                re.search(rf"(?<![\w-]){re.escape(str(text))}(?![\w-])", told) for text in texts
+            ):
+                yield flag_of(option)[2:]
 
 
 def _options(command: click.Command) -> dict[str, click.Option]:

@@ -112,7 +112,7 @@ def _known(context: click.Context, conditions: str) -> list[str]:
 def refuse_idle(context: click.Context, option: click.Parameter) -> None:
     """Raises: UsageError. An option that is off, or typed with its default, is let pass."""
     value = context.params.get(option.name or "")
-    if not _was_typed(context, option) or not value or value == option.default:
+    if not was_typed(context, option) or not value or value == option.default:
         return
     flag, (needs, excludes) = flag_of(option), conditions(context, option)
     for alternatives in needs:
@@ -132,7 +132,8 @@ def flag_of(option: click.Parameter) -> str:
     return flags[0] if flags else option.human_readable_name.strip("[].")
 
 
-def _was_typed(context: click.Context, option: click.Parameter) -> bool:
+def was_typed(context: click.Context, option: click.Parameter) -> bool:
+    """Whether an option has its value from the command line."""
     return context.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE
 
 
@@ -147,7 +148,7 @@ def _holds(context: click.Context, condition: str) -> bool:
     value = context.params.get(option.name or "")
     if wanted:
         return fnmatchcase(str(value), wanted)
-    return _was_typed(context, option) and value not in (None, False, ())
+    return was_typed(context, option) and value not in (None, False, ())
 
 
 def _in_full(context: click.Context, condition: str) -> str:
