@@ -189,7 +189,7 @@ def in_one_line(error: Exception) -> str:
 def require(fits: bool, message: str, value: object = None) -> None:
     """Raises: UsageError with the message, in which {} stands for the value, unless that fits."""
     if not fits:
-        raise UsageError(message.format(shown(value)))
+        raise UsageError(message.replace("{}", shown(value)))
 
 
 def shown_path(path: object) -> str:

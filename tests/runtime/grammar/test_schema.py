@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
@@ -23,6 +24,9 @@ UNENFORCED: dict[str, tuple[dict[str, Any], str]] = {
     "no number": ({"type": "number", "minimum": math.nan}, "minimum"),
     "a long number": ({"type": "integer", "maximum": 10**400}, "maximum"),
     "an infinite constant": ({"const": math.inf}, "const"),
+    "a constant that no float is": ({"const": [2**53 + 1]}, "const"),
+    "the least constant": ({"enum": [{"a": -(2**63)}, "b"]}, "enum"),
+    "a bound below all": ({"minimum": -(2**64), "maximum": 5}, "minimum"),
     "no JSON type": ({"type": "any"}, "type"),
     "one type of two": ({"type": ["integer", "date"]}, "type"),
     "a reference to the net": ({"$ref": "https://example.com/a.json"}, "$ref"),
@@ -52,6 +56,35 @@ def test_what_is_not_enforced_is_named(kind: str) -> None:
         Grammar.json_schema(field(schema))
     assert path in str(refused.value)
     assert json_lark(field(schema))
+
+
+def test_bounds_that_no_float_is_are_held_by_the_next_one_inside() -> None:
+    large = 2**53 + 1
+    for name, held in (("minimum", large + 1), ("maximum", large - 1)):
+        grammar = Grammar.json_schema(field({"type": "integer", name: large}))
+        assert grammar == Grammar.json_schema(field({"type": "integer", name: held}))
+
+
+def test_a_path_may_have_braces() -> None:
+    with pytest.raises(UsageError, match=r"a\{0,9\}"):
+        Grammar.json_schema({"patternProperties": {"^a{0,9}$": {"const": "\ud800"}}})
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"const": -(2**63)},
+        {"enum": ["a", {"b": [1 - 2**63]}]},
+        {"type": "integer", "minimum": -(2**64), "maximum": -(2**64)},
+        {"type": "integer", "minimum": -1e300, "maximum": -1e300},
+        {"allOf": [{"type": "integer"}, {"minimum": -(2**63)}, {"maximum": -(2**63)}]},
+    ],
+    ids=str,
+)
+def test_numbers_that_would_end_the_process_are_kept_from_llguidance(schema: Any) -> None:
+    assert Grammar.json_schema(field(schema), strict=False).ignored
+    with pytest.raises(UsageError, match="no grammar holds exactly"):
+        Grammar.lark(f"start: %json {json.dumps(field(schema))}")
 
 
 def test_only_the_part_that_cannot_be_enforced_is_left_out() -> None:

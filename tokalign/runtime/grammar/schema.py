@@ -17,6 +17,7 @@ from urllib.parse import unquote
 from tokalign.errors import UsageError, shown
 from tokalign.runtime.grammar.bounds import SchemaBounds, is_number, parsed
 from tokalign.runtime.grammar.matcher import first_line, invalid
+from tokalign.runtime.grammar.numbers import held, is_exact
 
 _TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
 _STRINGS = ("minLength", "maxLength", "pattern", "format")
@@ -75,9 +76,13 @@ def json_part(
 
 
 def check_schema(schema: Any) -> None:
-    """Raises: UsageError for a JSON schema that goes beyond a bound, or is none."""
+    """Raises: UsageError for a JSON schema that goes beyond a bound, or is none, or has a number
+    that llguidance, which gets it as it is, does not hold."""
     document = parsed(schema)
-    _Reader(document, strict=False, alone=False).document(document)
+    reader = _Reader(document, strict=False, alone=False)
+    reader.document(document)
+    for path in reader.inexact:
+        raise UsageError(f"{path} in the JSON schema has a number that no grammar holds exactly")
 
 
 def referred(document: Any, reference: str) -> Any:
@@ -131,16 +136,18 @@ def _why_not(name: str, value: Any) -> str:
     if name in _COUNTS and not (is_number(value) and 0 <= value < 1 << 31 and int(value) == value):
         return "is no number of things"
     if name == "type" and not (items and all(kind in _TYPES for kind in items)):
-        return f"names a type that JSON does not have: {shown(items)}"
+        return f"names a type that JSON does not have: {shown(value)}"
     if name in ("enum", "const"):
         is_plain = all(isinstance(item, str | bool | None) for item in items)
-        return "" if is_plain or _enforces({name: value}) else "has a value that cannot be written"
+        is_written = is_plain or (is_exact(value) and _enforces({name: value}))
+        return "" if is_written else "has a value that cannot be written"
     return ""
 
 
 class _Reader:
-    """Reads one document. ignored: what was left out. exclusive: the paths of every oneOf. alone:
-    leave out what stands beside a reference, which llguidance refuses in recursion."""
+    """Reads one document. ignored: what was left out. exclusive: the paths of every oneOf.
+    inexact: those of numbers that are held otherwise. alone: leave out what stands beside a
+    reference, which llguidance refuses in recursion."""
 
     def __init__(self, document: dict[str, Any] | bool, *, strict: bool, alone: bool) -> None:
         self._document, self._strict, self._alone = document, strict, alone
@@ -149,6 +156,7 @@ class _Reader:
         self._bounds = SchemaBounds()
         self.ignored: list[str] = []
         self.exclusive: list[str] = []
+        self.inexact: list[str] = []
 
     def document(self, schema: dict[str, Any] | bool) -> dict[str, Any]:
         """The whole: a schema, and below `$defs` what it refers to."""
@@ -195,8 +203,15 @@ class _Reader:
         return made
 
     def _read_keyword(self, made: dict[str, Any], path: str, name: str, value: Any) -> None:
+        number = held(name, value)
+        if number != value or (name in ("enum", "const") and not is_exact(value)):
+            self.inexact.append(path)
         if why := _why_not(name, value):
             self.leave_out(path, why)
+        elif name in _NUMBERS and number is None:
+            self.leave_out(path, f"is beyond what a grammar follows: {shown(value)}")
+        elif name in _NUMBERS:
+            made[name] = number
         elif name in _KEPT or (name == "$schema" and str(value).rstrip("#") in _DRAFTS):
             made[name] = value
         elif name in _COUNTS:
