@@ -283,6 +283,18 @@ def test_the_events_of_a_response_add_up_to_its_items(echo: Server, kind: str) -
 
 
 @every_api
+def test_an_answer_has_one_call_where_more_are_not_wanted(echo: Server, api: Api) -> None:
+    said = f"Sprawdzam. {CALL}\n{CALL} Koniec."
+    one: Any = {"parallel_tool_calls": False}
+    if api is Messages:
+        one = {"tool_choice": {"type": "auto", "disable_parallel_tool_use": True}}
+    whole, streamed = (get(echo, user(said), **one) for get in (api.whole, api.stream))
+    assert api.told(whole) == api.told(streamed)
+    assert api.blocks(whole) == [("text", "Sprawdzam."), CALLED]
+    assert len(api.blocks(api.whole(echo, user(said)))) > 2
+
+
+@every_api
 def test_a_thought_that_a_question_spells_ends_with_it(echo: Server, api: Api) -> None:
     """Neither is the answer a thought, nor does its grammar wait for the end of one."""
     messages = [*user("Co to <think>?"), *api.turn(api.whole(echo, user("x"))), *user("Wisła")]

@@ -53,7 +53,12 @@ class Choice:
         self.reason: FinishReason | Literal["tool_calls"] | None = None
         self.cut: int | None = None
         self._text = Blocks(job.form, tools=job.request.tools, opens_in=job.opens_in)
-        self.blocks = self._text.blocks
+        self._end: int | None = None  # after the only call that the request takes
+
+    @property
+    def blocks(self) -> list[Block]:
+        """The parts of the answer, as far as the client gets them."""
+        return self._text.blocks[: self._end]
 
     def text(self, kind: Kind) -> str:
         """The text of all blocks of a kind."""
@@ -77,14 +82,24 @@ class Choice:
             else:
                 self._unplaced.append(emitted)
         for step in self._text.feed(emitted.text):
-            yield self._placed(step)
+            yield self._taken(step)
         if emitted.finish_reason is not None:
             is_cut = emitted.finish_reason == "length"
             for step in self._text.end(cut=is_cut):
-                if is_cut and step.what == "end":
+                if is_cut and step.what == "end" and self._end is None:
                     self.cut = step.at
-                yield self._placed(step)
+                yield self._taken(step)
+            is_cut = is_cut and self._end is None
             self.reason = "tool_calls" if self.calls and not is_cut else emitted.finish_reason
+
+    def _taken(self, step: Step) -> Step:
+        """A step; after the only call that the request takes, nothing but a sign of life."""
+        if self._end is not None:
+            return Step("alive", self._end - 1, self.blocks[-1])
+        is_call = step.block.kind == "call" and step.what == "end" and not step.block.is_broken
+        if is_call and self.job.request.several_calls is False:
+            self._end = step.at + 1
+        return self._placed(step)
 
     def _placed(self, step: Step) -> Step:
         """A step; where a block grows by it, the tokens that came before are the block's."""

@@ -172,7 +172,7 @@ class Common(Struct, kw_only=True):
         messages: Iterable[tuple[str, Object]],
         tools: Iterable[tuple[str, Object]],
         choice: Any,
-        several: bool,
+        several: bool | None,
     ) -> list[ApiRequest]:
         """Answers to a chat. messages, tools, choice: as chat completions have them, the first two
         with their paths in the request."""
@@ -212,7 +212,7 @@ class Chat(Common, kw_only=True):
     messages: list[Object]
     tools: list[Object] = []
     tool_choice: Any = "auto"
-    parallel_tool_calls: bool = False
+    parallel_tool_calls: bool | None = None
     logprobs: bool = False
     max_completion_tokens: int | None = None
     stream_options: StreamOptions = msgspec.field(default_factory=StreamOptions)

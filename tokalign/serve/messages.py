@@ -68,6 +68,7 @@ class MessagesBody(Common, kw_only=True):
         if isinstance(effort := self.output_config.get("effort"), str):
             self.reasoning_effort = effort
         choice: Any = self.tool_choice.get("type", "auto")
+        disabled = self.tool_choice.get("disable_parallel_tool_use")
         if choice == "tool":
             choice = {"function": {"name": str(self.tool_choice.get("name"))}}
         # The prompt does not name the tools that Anthropic runs.
@@ -82,7 +83,7 @@ class MessagesBody(Common, kw_only=True):
             messages=messages,
             tools=own,
             choice=choice,
-            several=self.tool_choice.get("disable_parallel_tool_use") is False,
+            several=not disabled if isinstance(disabled, bool) else None,
         )
 
 

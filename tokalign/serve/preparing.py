@@ -177,7 +177,7 @@ def _grammar(target: Tokenizer[TargetId], request: ApiRequest, form: AnswerForm)
         target.vocabulary,
         tools=request.tools,
         choice=request.tool_choice,
-        several=request.several_calls,
+        several=bool(request.several_calls),
     )
     if grammar is not None and target.level is Level.IDS_ONLY:
         raise Refusal(

@@ -35,7 +35,9 @@ class ApiRequest:
     `make_logits_processors`. max_tokens: None for as many as the context holds.
     num_draft_tokens: as in `DraftingOptions`. top_logprobs: alternatives given for each token.
     prediction: a text that the answer may repeat. grammar: what it has to match. tool_choice: the
-    tool that has to be called, see `structured.tool_choice`; several_calls: whether more than once.
+    tool that has to be called, see `structured.tool_choice`. several_calls: whether
+    more than one call may be made; None where the request does not say: one where one has to be,
+    and any number else.
     api_key: the scope of what is kept. only_counts: whether only the prompt's tokens are counted.
     abandoned: set when nobody waits for the answer any more.
     """
@@ -58,7 +60,7 @@ class ApiRequest:
     prediction: str | None = None
     grammar: Grammar | None = None
     tool_choice: str | None = None
-    several_calls: bool = False
+    several_calls: bool | None = None
     api_key: str = ""
     only_counts: bool = False
     abandoned: Event = field(default_factory=Event)
