@@ -13,6 +13,7 @@ from served import (
     LOOP,
     WEATHER,
     ask,
+    complete,
     demo_settings,
     echo_folder,
     metric,
@@ -185,6 +186,24 @@ def test_logprobs_of_a_completion(server: Server) -> None:
     parts = openai(server).completions.create(**given, stream=True)
     streamed_offsets = [at for part in parts for at in part.choices[0].logprobs.text_offset]
     assert streamed_offsets == found.text_offset
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_tokens_that_are_parts_of_a_character_have_names_and_places(
+    server: Server, stream: bool
+) -> None:
+    of_bytes = {str(5 + byte): 100 for byte in "ą".encode()}
+    asked = {"max_tokens": 6, "logprobs": 3, "logit_bias": of_bytes, "stream": stream}
+    reply = complete(server, "Wisła", **asked)
+    parts = [one["choices"][0] for one in (reply.events if stream else [reply.json])]
+    text = "".join(part["text"] for part in parts)
+    logprobs = [part["logprobs"] for part in parts]
+    names = [name for one in logprobs for name in one["tokens"]]
+    assert {*names} <= {"bytes:\\xc4", "bytes:\\x85"}
+    assert {len(top) for one in logprobs for top in one["top_logprobs"]} == {3}
+    offsets = [at for one in logprobs for at in one["text_offset"]]
+    assert offsets == sorted(offsets)
+    assert offsets[-1] <= len(text)
 
 
 def test_a_prediction_is_copied_from(server: Server) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import platform
+from codecs import getincrementaldecoder
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import version
-from itertools import accumulate
 from typing import Any, ClassVar, cast
 
 from tokalign import __version__
@@ -121,6 +123,8 @@ class Completions(Chats):
     def __init__(self, body: Completion) -> None:
         super().__init__(body)
         self._echoes = body.echo
+        # A character's bytes may be in several tokens.
+        self._decoders = defaultdict[int, Any](partial(getincrementaldecoder("utf-8"), "replace"))
 
     def begin(self, choices: Sequence[Choice]) -> Iterator[bytes]:
         for choice in choices if self._echoes else ():
@@ -146,18 +150,29 @@ class Completions(Chats):
         return choice.job.tokenizer.decode(cast("list[TargetId]", prompt))
 
     def _shown(self, choice: Choice, content: list[dict[str, Any]]) -> dict[str, Any]:
-        tokens = [entry["token"] for entry in content]
-        *offsets, choice.shown = accumulate(map(len, tokens), initial=choice.shown)
+        offsets = []
+        for entry in content:
+            offsets.append(choice.shown)
+            choice.shown += len(self._decoders[choice.index].decode(bytes(entry["bytes"])))
         tops = [entry["top_logprobs"] for entry in content]
         return {
             "content": content,
             "text_offset": offsets,
-            "tokens": tokens,
+            "tokens": list(map(_spelled, content)),
             "token_logprobs": [entry["logprob"] for entry in content],
             "top_logprobs": [
-                {candidate["token"]: candidate["logprob"] for candidate in top} for top in tops
+                {_spelled(candidate): candidate["logprob"] for candidate in top} for top in tops
             ],
         }
+
+
+def _spelled(entry: dict[str, Any]) -> str:
+    """A token as a name that no other one has: bytes that are no text are written as by OpenAI."""
+    data = bytes(entry["bytes"])
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
 
 
 def _origins(choice: Choice, tokens: Sequence[Emitted]) -> dict[str, Any]:
