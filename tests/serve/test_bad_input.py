@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import socket
 from collections.abc import Iterator
@@ -239,6 +240,13 @@ def test_content_of_any_kind_ends_in_no_failure(server: Server, value: Any) -> N
 )
 def test_what_is_no_json_object_in_utf8(server: Server, data: bytes) -> None:
     expect(server, 400, body=data)
+
+
+def test_a_body_that_is_compressed(server: Server) -> None:
+    body = {"messages": MESSAGES, "max_tokens": 1}
+    packed, plain = {"Content-Encoding": "gzip"}, {"Content-Encoding": "identity"}
+    expect(server, 415, "gzip", body=gzip.compress(json.dumps(body).encode()), headers=packed)
+    assert request(server, "POST", CHAT, body, plain).status == 200
 
 
 @pytest.mark.parametrize("stream", [False, True])

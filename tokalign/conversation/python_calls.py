@@ -17,6 +17,7 @@ from tokalign.conversation.incoming import (
     json_inside,
 )
 from tokalign.conversation.json_calls import NAME, Calls, Ended, Named, Tools, close_calls
+from tokalign.errors import is_text
 
 _WORD = re.compile(r"[\w.+-]*")
 _CONSTANTS = {"True": "true", "False": "false", "None": "null"}
@@ -112,10 +113,9 @@ def _string(source: Incoming) -> Reading[None]:
         yield from source.expect(escape)
         if len(escape) < count or not escape:
             raise CutOffError
-        if count > 1:
-            yield json_inside(_numbered(escape))
-        else:
-            yield json_inside(_ESCAPES.get(sign, f"\\{sign}"))
+        text = _numbered(escape) if count > 1 else _ESCAPES.get(sign, f"\\{sign}")
+        # Half a surrogate pair stays an escape.
+        yield json_inside(text) if is_text(text) else json.dumps(text)[1:-1]
     if not mark:
         raise CutOffError
     yield '"'

@@ -184,6 +184,10 @@ class _Edge:
     async def _body(self, request: HttpRequest) -> bytes:
         """The whole body. Raises: Refusal for one that is too long or too slow."""
         most, seconds = self._settings.max_body_size, self._settings.read_timeout
+        coding = request.headers.get("Content-Encoding", "identity")
+        if coding.lower() != "identity":
+            text = f"the body is compressed ({coding[:40]}), and none is unpacked; send it as it is"
+            raise Refusal(415, text, code="unsupported_content_encoding")
         data = bytearray()
         try:
             async with asyncio.timeout(seconds):
