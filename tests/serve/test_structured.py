@@ -158,3 +158,34 @@ def test_what_is_not_enforced_is_named_in_every_apis_answer(server: Server) -> N
     )
     assert refused.status == 400
     assert "kod.pattern" in refused.json["error"]["message"]
+
+
+def test_tools_that_are_not_told_or_not_enforced_are_named(server: Server, echo: Server) -> None:
+    def named(where: Server, path: str, **body: Any) -> list[str]:
+        given = {"max_tokens": 60, "input": "x", "messages": [{"role": "user", "content": "x"}]}
+        answer = served.request(where, "POST", path, {**given, **body})
+        assert answer.status == 200, answer.text
+        return list(answer.json.get("tokalign", {}).get("not_enforced", []))
+
+    chat, responses, messages = (f"/v1/{name}" for name in ("chat/completions", *_OTHERS))
+    function, space = TOOLS[0]["function"], {"type": "namespace", "name": "n"}
+    strict = {"type": "function", "function": {**function, "strict": True}}
+    assert named(server, chat, tools=TOOLS) == ["tools"], "the template knows no tools"
+    assert named(echo, chat, tools=TOOLS) == []
+    assert named(echo, chat, tools=[*TOOLS, strict]) == [f"tools[{len(TOOLS)}].strict"]
+    assert named(echo, chat, tools=[strict], tool_choice="required") == []
+    assert named(echo, chat, tools=[strict], tool_choice="none") == []
+    other = {**space, "tools": [{"type": "function", **function}, {"type": "custom", "name": "p"}]}
+    tools = [{"type": "web_search"}, other]
+    assert named(echo, responses, tools=tools) == ["tools[0]", "tools[1].tools[1]"]
+    own = {"name": "f", "input_schema": {"type": "object"}, "strict": True}
+    tools = [own, {"type": "web_search_20250305", "name": "web_search"}]
+    assert named(echo, messages, tools=tools) == ["tools[1]", "tools[0].strict"]
+    parameters = {"properties": {"x": {"type": "string", "not": {"const": "a"}}}}
+    followed = {"type": "function", "function": {"name": "f", "parameters": parameters}}
+    assert named(echo, chat, tools=[followed], tool_choice="required") == [
+        "tools.f.properties.x.not"
+    ]
+
+
+_OTHERS = ("responses", "messages")

@@ -76,8 +76,11 @@ class AnswerForm:
         text = None if wanted is None else self._placed(wanted, vocabulary)
         if choice is not None:
             return calls_grammar(self.calls, vocabulary, tools, choice, several=several)
-        if text is None or not tools or not can_call(self.calls):
+        if text is None or not tools:
             return text
+        if not can_call(self.calls):
+            untold = () if self.calls is None else ("tools",)
+            return replace(text, ignored=(*text.ignored, *untold))
         return text | calls_grammar(self.calls, vocabulary, tools, ANY_TOOL, several=several)
 
     def _placed(self, grammar: Grammar, vocabulary: Vocabulary[TargetId]) -> Grammar:

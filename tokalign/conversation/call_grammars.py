@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -23,6 +24,7 @@ from tokalign.errors import UsageError
 from tokalign.runtime.grammar import Grammar, json_lark
 from tokalign.runtime.grammar.grammar import lark_literal
 from tokalign.runtime.grammar.parameters import Parameter, required_of
+from tokalign.runtime.grammar.schema import json_part
 from tokalign.tokenizer.vocabulary import TargetId, Vocabulary
 
 
@@ -58,7 +60,12 @@ def calls_grammar(
     more = r" (/\n?/ call)*" if several and form.parser != HARMONY else ""
     lines = [f"start: call{more}", f"call: {call}"]
     lines += [f"{name}: {terminal}" for terminal, name in writer.terminals.items()]
-    return Grammar.lark("\n".join(lines) + "\n")
+    ignored = [
+        f"tools.{function['name']}.{path}"
+        for function in functions
+        for path in json_part(schema_of(function), strict=False)[1]
+    ]
+    return replace(Grammar.lark("\n".join(lines) + "\n"), ignored=tuple(ignored))
 
 
 class _Writer:

@@ -173,17 +173,22 @@ class Common(Struct, kw_only=True):
         tools: Iterable[tuple[str, Object]],
         choice: Any,
         several: bool | None,
+        untold: Iterable[str] = (),
     ) -> list[ApiRequest]:
         """Answers to a chat. messages, tools, choice: as chat completions have them, the first two
-        with their paths in the request."""
+        with their paths in the request. untold: the paths of tools that are no functions."""
         tools, choice = allowed_tools([*tools], choice)
+        tools, forced = [] if choice == "none" else tools, tool_choice(choice)
+        functions = _functions(tools)
+        strict = [path for path, tool in tools if tool["function"].get("strict") is True]
         request = self._request(
             settings,
             api_key,
             messages=read_messages(messages),
-            tools=() if choice == "none" else _functions(tools),
-            tool_choice=tool_choice(choice),
+            tools=functions,
+            tool_choice=forced,
             several_calls=several,
+            not_enforced=(*untold, *(f"{path}.strict" for path in strict if forced is None)),
         )
         return _repeated(request, self.n)
 
@@ -344,7 +349,8 @@ def _functions(tools: Iterable[tuple[str, Object]]) -> tuple[Object, ...]:
     functions = []
     for path, tool in tools:
         kind = tool.get("type", "function")
-        require(kind == "function", f"{path}.type has to be 'function', not {{}}", kind)
+        remedy = "a custom tool can be given as a function with one text"
+        require(kind == "function", f"{path}.type has to be 'function', not {{}}; {remedy}", kind)
         require(function_of(tool) is not None, f"{path} has to be a function with a name")
         functions.append(tool)
     return tuple(functions)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import compress
 from typing import Any
 
 from tokalign.conversation.blocks import Block, Step
@@ -72,16 +73,14 @@ class MessagesBody(Common, kw_only=True):
         if choice == "tool":
             choice = {"function": {"name": str(self.tool_choice.get("name"))}}
         # The prompt does not name the tools that Anthropic runs.
-        own = [
-            (path, _tool(tool))
-            for path, tool in named("tools", self.tools)
-            if (tool.get("type") or "custom") == "custom"
-        ]
+        tools = [*named("tools", self.tools)] if choice != "none" else []
+        own = [(tool.get("type") or "custom") == "custom" for _, tool in tools]
         return self._chat(
             settings,
             api_key,
             messages=messages,
-            tools=own,
+            tools=[(path, _tool(tool)) for path, tool in compress(tools, own)],
+            untold=[path for (path, _), told in zip(tools, own, strict=True) if not told],
             choice=choice,
             several=not disabled if isinstance(disabled, bool) else None,
         )
@@ -195,6 +194,8 @@ def _content(block: Block) -> dict[str, Any]:
 def _tool(tool: Object) -> Object:
     parameters = tool.get("input_schema", {"type": "object", "properties": {}})
     function = {"name": tool.get("name"), "parameters": parameters}
+    if tool.get("strict") is True:
+        function["strict"] = True
     if "description" in tool:
         function["description"] = tool["description"]
     return {"type": "function", "function": function}

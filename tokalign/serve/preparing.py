@@ -129,8 +129,12 @@ def prepare(loaded: Loaded, job: Job) -> None:
         job.form = job.form.without_calls()
     room = length - len(ids)
     job.max_tokens = room if request.max_tokens is None else min(room, request.max_tokens)
+    job.not_enforced = request.not_enforced
+    if request.tools and job.form.calls is None:
+        job.not_enforced += ("tools",)
     if (grammar := _grammar(target.tokenizer, request, job.form)) is not None:
-        job.constraint, job.not_enforced = decoder.constrain(grammar, ids), grammar.ignored
+        job.constraint = decoder.constrain(grammar, ids)
+        job.not_enforced += grammar.ignored
     if beginning.ignores_effort and "reasoning_effort" in request.effort:
         job.not_enforced += ("reasoning_effort",)
     if request.prediction:

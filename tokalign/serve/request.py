@@ -38,6 +38,7 @@ class ApiRequest:
     tool that has to be called, see `structured.tool_choice`. several_calls: whether
     more than one call may be made; None where the request does not say: one where one has to be,
     and any number else.
+    not_enforced: paths of what the answer will not follow.
     api_key: the scope of what is kept. only_counts: whether only the prompt's tokens are counted.
     abandoned: set when nobody waits for the answer any more.
     """
@@ -61,6 +62,7 @@ class ApiRequest:
     grammar: Grammar | None = None
     tool_choice: str | None = None
     several_calls: bool | None = None
+    not_enforced: tuple[str, ...] = ()
     api_key: str = ""
     only_counts: bool = False
     abandoned: Event = field(default_factory=Event)

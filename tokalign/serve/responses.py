@@ -71,8 +71,9 @@ class ResponsesBody(Common, kw_only=True):
         return {**super().formats, "text.format": written}
 
     @property
-    def told_functions(self) -> list[tuple[str, Object]]:
-        """The functions of the request, and those that items of its input add, with their paths."""
+    def all_tools(self) -> list[tuple[str, Object | None]]:
+        """The functions of the request, and those that items of its input add, with their paths;
+        None for a tool that is none."""
         lists = [("tools", self.tools)]
         for path, item in () if isinstance(self.input, str) else named("input", self.input):
             if item.get("type") in MORE_TOOLS and isinstance(item.get("tools"), list):
@@ -87,12 +88,14 @@ class ResponsesBody(Common, kw_only=True):
         match self.reasoning:
             case {"effort": str(effort)}:
                 self.reasoning_effort = effort
+        tools = [] if self.tool_choice == "none" else self.all_tools
         self.n, self.logprobs = 1, _LOGPROBS in self.include
         return self._chat(
             settings,
             api_key,
             messages=of_items(self.instructions, self.input),
-            tools=[(path, _nested(tool)) for path, tool in self.told_functions],
+            tools=[(path, _nested(tool)) for path, tool in tools if tool is not None],
+            untold=[path for path, tool in tools if tool is None],
             choice=_nested(self.tool_choice),
             several=self.parallel_tool_calls,
         )
@@ -111,8 +114,8 @@ class Responses(Rendering):
         }
         self._namespaced = {
             full_name(tool): {"name": tool.get("name"), "namespace": tool["namespace"]}
-            for _, tool in body.told_functions
-            if "namespace" in tool
+            for _, tool in body.all_tools
+            if tool is not None and "namespace" in tool
         }
         self._number = -1  # of the last event
         self._logprobs: dict[int, list[dict[str, Any]]] = {}  # by the index of the block
@@ -268,16 +271,18 @@ _ITEMS = {"text": "msg", "thought": "rs", "call": "fc"}
 # -- requests --------------------------------------------------------------------------------------
 
 
-def _functions(path: str, tools: Sequence[Any]) -> Iterator[tuple[str, Object]]:
+def _functions(path: str, tools: Sequence[Any]) -> Iterator[tuple[str, Object | None]]:
     """The functions among tools, with their paths; those in a namespace, where Codex has MCP's,
-    with its name."""
+    with its name. None stands for another tool."""
     for place, tool in named(path, tools):
         match tool:
             case {"type": "function"}:
                 yield place, tool
             case {"type": "namespace", "name": name, "tools": [*inner]}:
                 for inside, each in _functions(f"{place}.tools", inner):
-                    yield inside, {**each, "namespace": name}
+                    yield inside, each and {**each, "namespace": name}
+            case _:
+                yield place, None
 
 
 def _nested(tool: Any) -> Any:
