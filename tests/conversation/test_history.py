@@ -113,6 +113,20 @@ def test_calls_have_arguments_as_objects_and_thoughts_one_name() -> None:
     assert call["function"]["arguments"] == '{"x": "ł"}', "what the client sent stays as it is"
 
 
+def test_a_result_has_the_name_of_what_was_called() -> None:
+    calls = [{"id": name, "type": "function", "function": {"name": f"f{name}"}} for name in "ab"]
+    said = {"role": "assistant", "tool_calls": [*calls, {"function": {"name": "g"}}]}
+    results: list[dict[str, Any]] = [
+        {"role": "tool", "content": "1", **more}
+        for more in (
+            *({"tool_call_id": "b"}, {"tool_call_id": "a", "name": "own"}),
+            *({"tool_call_id": "c"}, {}, {"tool_call_id": [1]}),
+        )
+    ]
+    read = template_messages([ASK, said, *results])[2:]
+    assert [one.get("name") for one in read] == ["fb", "own", None, None, None]
+
+
 def test_a_call_in_the_older_form_is_one() -> None:
     said = {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{}"}}
     (_, read, _) = template_messages([ASK, said, {"role": "function", "content": "7"}])

@@ -343,7 +343,7 @@ def test_what_the_assistant_said_and_called_is_one_message() -> None:
         "reasoning_content": "Hm.",
         "tool_calls": [called, called],
     }
-    expected = [said, {"role": "tool", "tool_call_id": "c", "content": "5"}]
+    expected = [said, {"role": "tool", "tool_call_id": "c", "content": "5", "name": "f"}]
     spoken = {"role": "assistant", "content": blocks}
     bodies = ((Responses, {"input": items}), (Messages, {"messages": [spoken, result]}))
     for api, body in bodies:

@@ -49,10 +49,18 @@ def read_messages(messages: Iterable[tuple[str, Mapping[str, Any]]]) -> list[Mes
     require(bool(messages), "messages is empty: there is nothing to answer")
     roles = [message.get("role") for _, message in messages]
     last = max((i for i, role in enumerate(roles) if role == "user"), default=-1)
-    return [
+    read = [
         _message(path, message, is_question=index == last)
         for index, (path, message) in enumerate(messages)
     ]
+    names: dict[str, str] = {}
+    for message in read:
+        for call in message.get("tool_calls", ()):
+            names[str(call.get("id"))] = call["function"]["name"]
+        called = names.get(str(message.get("tool_call_id", "")))
+        if message["role"] == "tool" and called is not None:
+            message.setdefault("name", called)  # FunctionGemma's template writes it
+    return read
 
 
 def _message(name: str, message: Mapping[str, Any], *, is_question: bool) -> Message:
