@@ -138,6 +138,7 @@ RESPONSE_FIELDS: list[tuple[str, Any, str]] = [
     ("conversation", "conv_1", "send the whole input"),
     ("background", True, "background"),
     ("input", None, "input is missing"),
+    ("input", [], "input is empty"),
     ("input", [{"type": "item_reference", "id": "a"}], "input[0]"),
     ("input", [IMAGE], "text"),
     ("input", [{"role": "user", "content": 5}], "content"),
@@ -254,6 +255,11 @@ def test_a_prompt_longer_than_the_context(server: Server, stream: bool) -> None:
     body = {"messages": [{"role": "user", "content": LONG}], "stream": stream}
     expect(server, 400, "prompt is too long", body=body)
     assert chat(server, LONG).json["error"]["code"] == "context_length_exceeded"
+
+
+def test_errors_below_a_path_are_in_the_form_of_its_api(server: Server) -> None:
+    for path, keys in (("/v1/messages/batches", {"type", "error"}), ("/v1/messagesx", {"error"})):
+        assert request(server, "POST", path, {}).json.keys() == keys
 
 
 def test_what_is_not_served_is_not_found(server: Server) -> None:

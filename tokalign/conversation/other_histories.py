@@ -90,6 +90,7 @@ def of_items(instructions: str | None, given: str | Sequence[Message]) -> Iterat
     turn: Message = {}
     begin = ""  # the path of the turn's first item
     items = [{"role": "user", "content": given}] if isinstance(given, str) else given
+    require(bool(items), "input is empty: there is nothing to answer")
     for path, item in named("input", items):
         for message in _of_item(path, item):
             if message["role"] != "assistant":

@@ -251,8 +251,8 @@ class _Gate:
 
 
 def _error(path: str, refusal: Refusal) -> Response:
-    """A refusal in the form of the API at a path."""
-    api = _APIS.get(path, Chats)
+    """A refusal in the form of the API at a path, or at a place below one."""
+    api = next((api for above, api in _APIS.items() if f"{path}/".startswith(f"{above}/")), Chats)
     return Written(api.error(refusal), refusal.status, refusal.headers)
 
 
