@@ -17,7 +17,7 @@ from served import request
 from tokalign.serve import streams
 from tokalign.serve.admission import Refusal
 from tokalign.serve.request import ApiRequest
-from tokalign.serve.server import Server
+from tokalign.serve.server import Server, _listening
 
 Put = Callable[[Any], None]
 PATHS = {
@@ -176,6 +176,25 @@ def test_an_answer_that_was_given_up_is_never_written_as_a_whole_one(
 
     with scripted(monkeypatch, script) as (server, _):
         assert request(server, "POST", "/v1/completions", {"prompt": "a"}).status == 503
+
+
+def test_idle_connections_stay_open_for_longer_than_clients_keep_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from openai._constants import DEFAULT_CONNECTION_LIMITS as LIMITS
+
+    expiry = LIMITS.keepalive_expiry
+    assert expiry is not None
+    with scripted(monkeypatch, words) as server:
+        assert server._http.config.timeout_keep_alive >= 2 * expiry
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+def test_every_address_is_every_one_of_both_kinds() -> None:
+    with _listening("::", 0) as listening:
+        port = listening.getsockname()[1]
+        for host in ("127.0.0.1", "::1"):
+            socket.create_connection((host, port), timeout=5).close()
 
 
 def test_a_body_may_come_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:

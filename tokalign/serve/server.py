@@ -25,6 +25,10 @@ from tokalign.serve.scheduler import Scheduler
 _LAST_WORDS = 5
 """Seconds that clients have to read their refusals when the server ends."""
 
+_KEEP_ALIVE = 15
+"""Seconds that a connection stays open without a request: longer than clients keep theirs (those of
+OpenAI and Anthropic 5), so that none is closed while a request is on its way."""
+
 _LOG = logging.getLogger(__name__)
 
 
@@ -60,6 +64,7 @@ class Server:
             proxy_headers=False,
             server_header=False,
             timeout_graceful_shutdown=_LAST_WORDS,
+            timeout_keep_alive=_KEEP_ALIVE,
         )
         # Clients get the errors about their mistakes; the log does not.
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
@@ -106,7 +111,8 @@ def _listening(host: str, port: int) -> socket.socket:
         family, _, _, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        return socket.create_server(address[:2], family=family, backlog=128)
+        every = address[0] == "::" and socket.has_dualstack_ipv6()  # as `localhost` may be IPv4
+        return socket.create_server(address[:2], family=family, backlog=128, dualstack_ipv6=every)
     except OSError as error:
         raise UsageError(
             f"cannot listen on {host}, port {port} ({error.strerror}); choose another --host "
