@@ -185,7 +185,7 @@ def test_idle_connections_stay_open_for_longer_than_clients_keep_them(
 
     expiry = LIMITS.keepalive_expiry
     assert expiry is not None
-    with scripted(monkeypatch, words) as server:
+    with scripted(monkeypatch, words) as (server, *_):
         assert server._http.config.timeout_keep_alive >= 2 * expiry
 
 
