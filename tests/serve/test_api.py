@@ -135,6 +135,15 @@ def test_options_of_sampling_take_effect(
     assert (said(server, max_tokens=30, **option, **LOOP) == greedy) == is_greedy
 
 
+def test_the_smaller_top_p_the_fewer_tokens(server: Server) -> None:
+    def texts(top_p: float) -> set[str]:
+        more = {"temperature": 1.0, "top_p": top_p, "max_tokens": 6}
+        return {said(server, "Rzeki", seed=seed, **more) for seed in range(4)}
+
+    assert texts(0) == texts(0.001) == {said(server, "Rzeki", max_tokens=6)}
+    assert len(texts(1)) > 1
+
+
 def test_a_logit_bias_rules(server: Server) -> None:
     answer = ask(server, max_tokens=6, logit_bias={"300": 1000}, logprobs=True)
     assert [token.id for token in answer.choices[0].logprobs.content] == [300] * 6

@@ -40,6 +40,9 @@ _SEED_BITS = 32
 _MOST_NESTING = 128
 """Levels of a body: code that walks through it needs some of Python's stack for each of them."""
 
+_SMALLEST_SHARE = 1e-9
+"""A `top_p` that leaves one token."""
+
 _LARGEST = 1e30
 """Largest number without a range of its own: what is computed with it stays finite in float32."""
 
@@ -199,6 +202,8 @@ class Common(Struct, kw_only=True):
             value = getattr(self, name)
             chosen[name] = getattr(settings, option.name) if value is UNSET else value
         chosen["top_k"] = max(0, chosen["top_k"])
+        if self.top_p == 0:  # the most probable token, as in every API; mlx-lm takes 0 for off
+            chosen["top_p"] = _SMALLEST_SHARE
         seed = randbits(_SEED_BITS) if self.seed is None else self.seed % (1 << _SEED_BITS)
         return Sampling(seed=seed, **chosen)
 
