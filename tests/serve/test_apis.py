@@ -174,6 +174,14 @@ def test_a_message_is_the_chats_answer(server: Server) -> None:
     assert message(server, "Wisła?", max_tokens=3).stop_reason == "max_tokens"
 
 
+def test_an_answer_that_is_given_goes_on_in_every_api(server: Server) -> None:
+    given = [{"role": "user", "content": "Wisła?"}, {"role": "assistant", "content": "To rzeka"}]
+    goes_on = ask(server, messages=given, max_tokens=20).choices[0].message.content
+    assert goes_on != ask(server, messages=given[:1], max_tokens=20).choices[0].message.content
+    assert respond(server, given, max_output_tokens=20).output_text == goes_on
+    assert message(server, given, max_tokens=20).content[0].text == goes_on
+
+
 def test_errors_are_those_of_anthropics_client(server: Server, echo: Server) -> None:
     from anthropic import Anthropic, AuthenticationError, BadRequestError, NotFoundError
 

@@ -158,7 +158,6 @@ RESPONSE_FIELDS: list[tuple[str, Any, str]] = [
 MESSAGE_FIELDS: list[tuple[str, Any, str]] = [
     ("messages", "Wisła", "messages"),
     ("messages", [5], "messages[0]"),
-    ("messages", [*MESSAGES, {"role": "assistant", "content": "x"}], "end with"),
     ("system", 5, "system"),
     ("tools", [5], "tools"),
     ("tools", [{"type": "custom"}], "tools[0]"),

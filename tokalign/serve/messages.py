@@ -10,7 +10,6 @@ from typing import Any
 from tokalign.conversation.blocks import Block, Step
 from tokalign.conversation.history import named
 from tokalign.conversation.other_histories import of_messages
-from tokalign.errors import UsageError
 from tokalign.runtime.rounds import Reading
 from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal
@@ -63,8 +62,6 @@ class MessagesBody(Common, kw_only=True):
 
     def requests(self, settings: Settings, api_key: str) -> list[ApiRequest]:
         messages = of_messages(self.system, self.messages)
-        if messages[-1][1].get("role") == "assistant":
-            raise UsageError("messages has to end with the user's: no given answer is continued")
         self.n = 1
         if isinstance(effort := self.output_config.get("effort"), str):
             self.reasoning_effort = effort
