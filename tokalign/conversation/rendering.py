@@ -25,7 +25,8 @@ def rendered(
     form that the template writes whole.
     Raises: UsageError with the template's own complaint, and for a message that it leaves out.
     """
-    has_calls, has_tools = any("tool_calls" in m for m in messages), bool(variables.get("tools"))
+    has_calls = any("tool_calls" in m or m["role"] == "tool" for m in messages)
+    has_tools = bool(variables.get("tools"))
     write_calls = _form_of_calls(template, has_tools) if has_calls else list
 
     def write(messages: Sequence[Message]) -> str:
@@ -91,10 +92,11 @@ Form = Callable[[Sequence[Message]], list[Message]]
 
 @lru_cache(maxsize=8)
 def _form_of_calls(template: ChatTemplate, has_tools: bool) -> Form:
-    """The first form of messages in which a template writes calls, alone and after a text; as they
-    are if it takes no such conversation. has_tools: some models have another template for tools."""
+    """The first form of messages in which a template writes calls, alone and after a text, and
+    takes results; as they are if there is none. has_tools: some models have another template for
+    tools."""
     tools = [_TRIAL_TOOL] if has_tools else None
-    for form in (list, _as_json, _apart, _in_text):
+    for form in (list, _as_json, _apart, _in_text, _by_user):
         try:
             text = template.render(form(_TRIAL), tools=tools)
         except UsageError:
@@ -150,6 +152,18 @@ def _in_text(messages: Sequence[Message]) -> list[Message]:
         return {**others, "content": text}
 
     return [written(message) for message in messages]
+
+
+def _by_user(messages: Sequence[Message]) -> list[Message]:
+    """As `_in_text`, and the user says what tools returned, for a template that knows no tools."""
+
+    def written(message: Message) -> Message:
+        if message["role"] != "tool":
+            return message
+        text = f"[Result of {message.get('name', 'a tool')}]\n{message['content']}"
+        return {"role": "user", "content": text}
+
+    return merged(map(written, _in_text(messages)))
 
 
 def _trial_call(said: str, name: str) -> list[Message]:
