@@ -444,10 +444,23 @@ def test_a_named_tool_is_the_only_one_and_several_calls_are_asked_for() -> None:
         assert (accepts(grammar, one), accepts(grammar, two)) == fits
 
 
-def test_calls_in_a_format_that_is_no_grammar_are_refused() -> None:
-    for form in (None, form_of("gemma4")):
-        with pytest.raises(UsageError, match="cannot be enforced"):
-            calls_grammar(form, target().vocabulary, [tool_of(int)], ANY_TOOL)
+def test_calls_in_a_format_that_is_no_grammar_are_enforced_as_json() -> None:
+    llama = ToolFormat.of(Marked("{% if tools %} {{ '\"parameters\": ' }}"))
+    assert llama is not None
+    asked = [tool_of(int), tool("g", {})]
+    for form, key in ((form_of("gemma4"), "arguments"), (llama, "parameters")):
+        grammar = calls_grammar(form, target().vocabulary, asked, ANY_TOOL, several=True)
+        one, other = f'{{"name": "f", "{key}": {{"x": 1}}}}', f'{{"name": "g", "{key}": {{}}}}'
+        for text, fits in (
+            *((one, True), (f"{one}\n{other}", True), (one.replace("1", '"a"'), False)),
+            (one.replace("f", "h"), False),
+        ):
+            assert accepts(grammar, text) is fits, text
+        assert read(form, f"{one}\n{other}", asked) == [("f", {"x": 1}), ("g", {})]
+    assert read(llama, "Na przykład:\n" + one.replace("f", "h"), asked)[0][0] == ""
+    assert ToolFormat.of(Marked("{{ messages }}")) is None
+    with pytest.raises(UsageError, match="none can be enforced"):
+        calls_grammar(None, target().vocabulary, [tool_of(int)], ANY_TOOL)
     with pytest.raises(UsageError, match="not among tools"):
         calls_grammar(form_of("mistral"), target().vocabulary, [tool_of(int)], "g")
 

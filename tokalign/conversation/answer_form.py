@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tokalign.conversation.call_grammars import after_thought, calls_grammar, can_call
+from tokalign.conversation.call_grammars import after_thought, calls_grammar
 from tokalign.conversation.json_calls import Tools
 from tokalign.conversation.tools import ANY_TOOL, HARMONY, ToolFormat
 from tokalign.runtime.grammar import Grammar
@@ -76,11 +76,8 @@ class AnswerForm:
         text = None if wanted is None else self._placed(wanted, vocabulary)
         if choice is not None:
             return calls_grammar(self.calls, vocabulary, tools, choice, several=several)
-        if text is None or not tools:
+        if text is None or not tools or self.calls is None:
             return text
-        if not can_call(self.calls):
-            untold = () if self.calls is None else ("tools",)
-            return replace(text, ignored=(*text.ignored, *untold))
         return text | calls_grammar(self.calls, vocabulary, tools, ANY_TOOL, several=several)
 
     def _placed(self, grammar: Grammar, vocabulary: Vocabulary[TargetId]) -> Grammar:

@@ -19,18 +19,13 @@ from tokalign.conversation.tool_calls import (
     parameters_of,
     schema_of,
 )
-from tokalign.conversation.tools import ANY_TOOL, HARMONY, ToolFormat
+from tokalign.conversation.tools import ANY_TOOL, HARMONY, LLAMA, ToolFormat
 from tokalign.errors import UsageError
 from tokalign.runtime.grammar import Grammar, json_lark
 from tokalign.runtime.grammar.grammar import lark_literal
 from tokalign.runtime.grammar.parameters import Parameter, required_of
 from tokalign.runtime.grammar.schema import json_part
 from tokalign.tokenizer.vocabulary import TargetId, Vocabulary
-
-
-def can_call(form: ToolFormat | None) -> bool:
-    """Whether calls in this format can be written as a grammar."""
-    return form is not None and form.parser in _LARK
 
 
 def calls_grammar(
@@ -41,22 +36,23 @@ def calls_grammar(
     *,
     several: bool = False,
 ) -> Grammar:
-    """The grammar of an answer that calls a tool, or several. choice: as in `ANY_TOOL`. Raises:
-    UsageError for a tool that is not there, or a format without a grammar."""
+    """The grammar of an answer that calls a tool, or several, in the format of the template, or as
+    JSON where that has no grammar. choice: as in `ANY_TOOL`. Raises: UsageError for a tool that is
+    not there, or a template that calls none."""
     functions = [tool["function"] for tool in tools]
     if choice != ANY_TOOL:
         functions = [function for function in functions if function["name"] == choice]
     if not functions:
         named = f"names {choice!r}, which is not among tools" if choice else "needs tools"
         raise UsageError(f"tool_choice {named}")
-    if form is None or not can_call(form):
-        what = "no format for calls" if form is None else f"the format {form.parser}"
+    if form is None:
         raise UsageError(
-            f"tool_choice cannot be honoured: the chat template of this model has {what}, which "
-            "cannot be enforced; ask for the call in a message, and give auto"
+            "tool_choice cannot be honoured: the chat template of this model has no tools, so none "
+            "can be enforced; ask for the call in a message, and give auto"
         )
     writer = _Writer(form, vocabulary)
-    call = " | ".join(f"({_LARK[form.parser](writer, function)})" for function in functions)
+    write = _LARK.get(form.parser, partial(_bare_call, "arguments"))
+    call = " | ".join(f"({write(writer, function)})" for function in functions)
     more = r" (/\n?/ call)*" if several and form.parser != HARMONY else ""
     lines = [f"start: call{more}", f"call: {call}"]
     lines += [f"{name}: {terminal}" for terminal, name in writer.terminals.items()]
@@ -117,6 +113,13 @@ def _arguments(function: Mapping[str, Any]) -> str:
 def _json_call(writer: _Writer, function: Mapping[str, Any]) -> str:
     name = f'\n{{"name": {json.dumps(function["name"], ensure_ascii=False)}, "arguments": '
     return writer.call(writer.text(name), _arguments(function), writer.text("}\n"))
+
+
+def _bare_call(key: str, writer: _Writer, function: Mapping[str, Any]) -> str:
+    """A line of JSON without marks. key: of the arguments."""
+    name = json.dumps(function["name"], ensure_ascii=False)
+    opening = writer.text(f'{{"name": {name}, "{key}": ')
+    return f"{opening} {_arguments(function)} {writer.text('}')}"
 
 
 def _mistral_call(writer: _Writer, function: Mapping[str, Any]) -> str:
@@ -217,6 +220,7 @@ _LARK: Mapping[str, Callable[[_Writer, Mapping[str, Any]], str]] = {
     "json_tools": _json_call,
     "kimi_k2": _kimi_call,
     "laguna": partial(_glm_call, GLM),
+    LLAMA.parser: partial(_bare_call, "parameters"),
     "longcat": partial(_glm_call, LONGCAT),
     "minimax_m2": partial(_tagged_call, MINIMAX, ("\n", "\n", "\n")),
     "mistral": _mistral_call,

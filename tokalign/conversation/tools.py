@@ -87,12 +87,12 @@ class ToolFormat(NamedTuple):
             return cls("deepseek_v32", f"<｜DSML｜{calls}>", f"</｜DSML｜{calls}>")
         if DEEPSEEK.begin in template or DEEPSEEK.begin in tokens:
             return DEEPSEEK if "```json" in template else DEEPSEEK._replace(parser="deepseek_v31")
-        return None
+        return LLAMA if '"parameters": ' in template and "tools" in template else None
 
     @property
     def is_known(self) -> bool:
         """Whether all of its marks are known."""
-        return self.parser == HARMONY or self.parser in READERS
+        return self.parser in (HARMONY, LLAMA.parser) or self.parser in READERS
 
     @property
     def marks(self) -> tuple[str, ...]:
@@ -104,6 +104,9 @@ class ToolFormat(NamedTuple):
         """Whether the template refuses ids of calls that are not short; see `with_call_ids`."""
         return self.parser == "mistral"
 
+
+LLAMA = ToolFormat("llama3", "", "")
+"""That of Llama 3: a line of JSON without marks, which is a call wherever the name is a tool's."""
 
 DEEPSEEK = ToolFormat("deepseek_v3", "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>")
 """That of DeepSeek V3 and R1, which fence arguments; V3.1 does not."""
