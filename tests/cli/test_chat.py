@@ -470,3 +470,14 @@ def test_a_person_at_a_terminal(tmp_path: Path) -> None:
     assert answer.startswith("domu \x1b[1mZażółć\x1b[0m gęślą jaźń i idź\n")
     kept = "".join(path.read_text("utf-8") for path in tmp_path.rglob("chat-history"))
     assert "+Zażółć\n+gęślą\n" in kept
+
+
+def test_a_chat_whose_stdin_cannot_be_read_ends(target: str) -> None:
+    with Path(os.devnull).open("w") as closed:
+        process = start("chat", target, *PLAIN, stdin=closed, stderr=subprocess.PIPE, text=True)
+        try:
+            _, told = process.communicate(timeout=HUNG)
+        finally:
+            process.kill()
+    assert process.returncode == 2
+    assert told.count("stdin cannot be read") == 1

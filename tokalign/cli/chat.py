@@ -121,16 +121,22 @@ class ChatSession:
                 interrupted = "interrupted"
                 if entries.is_edited:
                     write("\n")  # an answer stands apart from its question
-                if text is None or not self._take(read_entry(text)):
+                if text is None or not self._answers(text):
                     return
             except KeyboardInterrupt:
                 if not sys.stdin.isatty():
                     raise
                 note(interrupted)
-            except StdoutError:
-                raise
-            except TokalignError as error:
-                to_stderr(visible(f"tokalign: {error}"))
+
+    def _answers(self, text: str) -> bool:
+        """Take an entry, or say what is wrong with it. Returns: False for /exit."""
+        try:
+            return self._take(read_entry(text))
+        except StdoutError:
+            raise
+        except TokalignError as error:
+            to_stderr(visible(f"tokalign: {error}"))
+            return True
 
     def _take(self, entry: ChatCommand | str) -> bool:
         """Carry out a command, or answer a message. Returns: False for /exit."""
