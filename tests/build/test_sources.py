@@ -133,6 +133,13 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "corpus"
 
 
+@pytest.mark.parametrize("name", ["nowhere.txt", "nowhere", "nowhere.docx"])
+def test_a_file_that_is_not_there_is_no_matter_of_its_kind(name: str, tmp_path: Path) -> None:
+    [source] = find_sources([str(tmp_path / name)])
+    with pytest.raises(CorpusError, match="no such file"):
+        source.require()
+
+
 def test_a_folder_is_all_corpus_files_in_it_by_their_paths(folder: Path) -> None:
     assert lines_of(str(folder)) == ["Raz.", "Dwa.", "Trzy."]
     names = [source.name for source in find_sources([str(folder)])]

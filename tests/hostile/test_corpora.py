@@ -147,6 +147,12 @@ HOSTILE = {
     "UTF-16": Hostile(
         "a.txt", "ala\nma\n".encode("utf-16") + b"\n" + LINE, refused="it is UTF-16; convert it"
     ),
+    "UTF-16 without a mark": Hostile(
+        "a.txt", "ala ma kota\n".encode("utf-16-le") + LINE, refused="it is UTF-16; convert it"
+    ),
+    "UTF-16 of the other order without a mark": Hostile(
+        "a.txt", "ala ma kota\n".encode("utf-16-be") + LINE, refused="it is UTF-16; convert it"
+    ),
     "every kind of broken UTF-8": Hostile(
         "a.txt",
         b"\n".join(

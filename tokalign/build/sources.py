@@ -86,12 +86,14 @@ class CorpusFile:
         """The size in bytes. Raises: CorpusError for what can be no part of a corpus."""
         if not is_text(self.name):
             raise CorpusError("its name is not UTF-8; rename it", path=self.location)
+        size = None if self.is_remote else self._local_size()  # first whether it is there
         if not self.name.endswith(KINDS):
             raise CorpusError(
                 f"not a kind of corpus file; give one of {', '.join(KINDS)}", path=self.location
             )
-        if self.is_remote:
-            return _size_of_url(self.location)
+        return _size_of_url(self.location) if size is None else size
+
+    def _local_size(self) -> int:
         with open_source(self.location) as (_, size):
             return size or 0
 

@@ -45,6 +45,12 @@ def refuse(error: CorpusError) -> None:
     raise error
 
 
+def _is_utf_16(begin: bytes) -> bool:
+    """By its mark, or by every other byte of some ASCII."""
+    high, low = {*begin[:8:2]} == {0}, {*begin[1:8:2]} == {0}
+    return begin.startswith(_UTF_16) or (len(begin) > 3 and high != low)
+
+
 class TextFile:
     """One reading of one file. The stamp is complete when the texts or paragraphs are exhausted."""
 
@@ -98,7 +104,7 @@ class TextFile:
     def _texts_of_lines(self) -> Iterator[str]:
         parse = self._parse_object if self._source.kind == ".jsonl" else bytes.decode
         for number, line in enumerate(self._raw_lines(), 1):
-            if number == 1 and line.startswith(_UTF_16):
+            if number == 1 and _is_utf_16(line):
                 # Most of its lines would pass for UTF-8, as texts full of zeros.
                 raise CorpusError(
                     "it is UTF-16; convert it with: iconv -f UTF-16 -t UTF-8",
