@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 from pathlib import Path
+from shlex import split
 from shutil import copytree
 from typing import Any
 
@@ -171,6 +172,15 @@ def test_a_draft_model_with_another_tokenizer_is_taught_and_drafts(
     decode = ("decode", "--target", target, "-p", "Zażółć", "-m", "8", "--json")
     plain, drafted = tokalign(*decode).json, tokalign(*decode, "--draft", output).json
     assert plain["text"] == drafted["text"]
+
+
+def test_the_command_that_is_advised_can_be_pasted(
+    target: Path, sentences: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "a drafter"
+    ended = run(target, sentences, output, "--epochs=1", "--evaluations=1")
+    [line] = [line for line in ended.out.splitlines() if line.startswith("tokalign decode")]
+    assert split(line)[-3:] == ["--drafter", str(output), "..."]
 
 
 def test_training_that_only_harms_says_so(target: Path, sentences: Path, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from shlex import join
 from typing import TYPE_CHECKING, Any, get_args
 
 import click
@@ -248,16 +249,14 @@ def command(
         "stopped_early": trained.step < trained.steps,
         "accepted_per_round": round(accepted, 4),
     }
-    verdict = (
-        f"{accepted:.2f} ids a round are accepted on text that was held out. Use it with: "
-        f"tokalign decode --target {target} --{role} {output} ..."
-    )
+    verdict = f"{accepted:.2f} ids a round are accepted on text that was held out. Use it with:"
+    use = join(["tokalign", "decode", "--target", target, f"--{role}", str(output)])
     if accepted < before:
         note(
             f"it accepts less than before training, {accepted:.3f} and {before:.3f}; give a lower "
             "--learning-rate, or more text"
         )
-    show(result, lambda: f"{paragraph(verdict)}\n\n{table(rows(result))}")
+    show(result, lambda: f"{paragraph(verdict)}\n{use} ...\n\n{table(rows(result))}")
 
 
 def _report(before: float, evaluation: Evaluation) -> None:
