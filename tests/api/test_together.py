@@ -141,6 +141,7 @@ def test_prompts_of_a_model_that_cannot_share_passes_take_turns() -> None:
         ({"prompts": [[5], [10**6]]}, r"prompts\[1\]\[0\] is 1000000"),
         ({"max_tokens": [3]}, "max_tokens has 1 items for 2 prompts"),
         ({"max_tokens": 0}, "max_tokens has to be an integer"),
+        ({"prompt_caches": 5}, "prompt_caches has to be a list, one for each prompt, not 5"),
         ({"prompt_caches": []}, "prompt_caches has 0 items for 2 prompts"),
         ({"prompt_caches": [None, [3]]}, "prompt_cache has to be a list"),
         ({"completion_batch_size": 0}, "completion_batch_size has to be"),

@@ -234,6 +234,15 @@ def test_an_option_without_effect_is_refused_before_anything_loads(line: str, to
     assert ended.err.count("\n") == 1
 
 
+def test_an_empty_stop_string_and_a_file_for_a_folder_are_refused_before_anything_loads(
+    tmp_path: Path,
+) -> None:
+    tokalign("decode", "--target", NOWHERE, "-p", "x", "--stop=").is_refused(2, "--stop is empty")
+    (tmp_path / "config.json").write_text("{}")
+    ended = tokalign("decode", "--target", tmp_path / "config.json", "-p", "x")
+    ended.is_refused(4, "config.json is a file; give the complete local folder")
+
+
 def test_an_empty_api_key_would_leave_the_server_open() -> None:
     tokalign("serve", "--target", NOWHERE, "--api-key", " ").is_refused(2, "--api-key")
 

@@ -208,6 +208,8 @@ def _answers(
     caches = [None] * count if caches is None else caches
     lengths = max_tokens if isinstance(max_tokens, Sequence) else [max_tokens] * count
     for name, values in (("prompt_caches", caches), ("max_tokens", lengths)):
+        if not isinstance(values, Sized):
+            raise UsageError(f"{name} has to be a list, one for each prompt, not {shown(values)}")
         if len(values) != count:
             raise UsageError(f"{name} has {len(values)} items for {count} prompts; give {count}")
     answers, checking = [], decoder.open_target()

@@ -22,7 +22,7 @@ from click.shell_completion import CompletionItem
 from tokalign.cli.config import naming_defaults
 from tokalign.cli.conflicts import flag_of, refuse_idle, was_typed
 from tokalign.cli.output import flags
-from tokalign.errors import UsageError, is_text, shown
+from tokalign.errors import UsageError, is_text, require, shown
 from tokalign.names.aliases import aliases, check_name
 from tokalign.storage import as_path, is_replaceable, parse_json
 
@@ -102,6 +102,11 @@ def _read_text(flag: str, text: str) -> str:
     return text
 
 
+def _read_stop(flag: str, text: str) -> str:
+    require(bool(text), f"{flag} is empty; give at least one character")
+    return _read_text(flag, text)
+
+
 def _read_max_tokens(flag: str, text: str) -> int | None:
     """As in mlx-lm, -1 stands for as many as the context holds, here None."""
     if text == "-1":
@@ -133,7 +138,8 @@ def _read_variables(flag: str, text: str) -> dict[str, object]:
 
 FILE, FOLDER, PATH = FilePath(), FilePath(shown="FOLDER"), FilePath(shown="PATH")
 NAME, MODEL_NAME = ReadType("name", _read_name), ModelName()
-TEXT, SIZE = ReadType("text", _read_text), ReadType("size", _read_size)
+TEXT, STOP_TEXT = ReadType("text", _read_text), ReadType("text", _read_stop)
+SIZE = ReadType("size", _read_size)
 MAX_TOKENS, VARIABLES = ReadType("n", _read_max_tokens), ReadType("json", _read_variables)
 
 

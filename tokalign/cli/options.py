@@ -16,6 +16,7 @@ from tokalign.cli.command import (
     NAME,
     POSITIVE,
     SIZE,
+    STOP_TEXT,
     TEXT,
     VARIABLES,
     FilePath,
@@ -108,7 +109,7 @@ SAMPLING = (
     *_SAMPLED.values(),
     Option("--seed", "Seed of sampling. Default: random.", click.IntRange(0, 0xFFFFFFFF)),
 )
-STOP = several("--stop", "End before this text; repeatable.", TEXT)
+STOP = several("--stop", "End before this text; repeatable.", STOP_TEXT)
 EXTRA_EOS_TOKEN = rare(
     "--extra-eos-token",
     "A further token that ends the output; repeatable.",

@@ -84,6 +84,8 @@ def resolve(name: str, wanted: hub.Wanted) -> Location:
     `resolve_model`."""
     path = as_path(name)
     if path.exists():
+        if wanted.locally and not path.is_dir():
+            raise MissingAssetError(f"{path} is a file; give {wanted.instead}")
         if wanted.locally and (missing := wanted.missing(path)):
             raise MissingAssetError(f"{path} lacks {', '.join(missing)}; give {wanted.instead}")
         return Location(name, path)
