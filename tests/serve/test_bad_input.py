@@ -201,6 +201,25 @@ def test_a_wrong_field_is_named(
     expect(server, 400, word, path=path, body={**given, field: value})
 
 
+@pytest.mark.parametrize(
+    ("path", "sent", "param"),
+    [
+        (CHAT, {"n": 0}, "n"),
+        (CHAT, {"messages": [{"role": "critic"}]}, "messages[0].role"),
+        (CHAT, {"max_completion_tokens": 0}, "max_completion_tokens"),
+        (CHAT, {"messages": [{"role": "user", "content": LONG}]}, None),
+        (RESPONSES, {"text": {"format": {"type": "xml"}}}, "text.format"),
+        (TEXT, {"prompt": [-1]}, "prompt[0]"),
+        (TEXT, {"prompt": "x", "grammar": "root = x"}, None),
+    ],
+)
+def test_the_wrong_field_is_told_to_programs(
+    server: Server, path: str, sent: dict[str, Any], param: str | None
+) -> None:
+    reply = request(server, "POST", path, {"messages": MESSAGES, "input": "x", **sent})
+    assert (reply.status, reply.json["error"]["param"]) == (400, param)
+
+
 def test_fields_that_ask_for_nothing_else_are_taken(server: Server) -> None:
     harmless: dict[str, Any] = {"stop": ["", ""], "prediction": {"content": 5}, "seed": -1}
     harmless |= {"response_format": {"type": "text"}, "echo": False, "suffix": "", "best_of": 1}

@@ -21,7 +21,8 @@ _LOG = logging.getLogger(__name__)
 
 
 class Refusal(TokalignError):  # noqa: N818  # named by what the client gets
-    """A request that is not answered. status: of HTTP. code: a word for programs."""
+    """A request that is not answered. status: of HTTP. code: a word for programs. param: the path
+    of the field that is wrong, where one is known."""
 
     def __init__(
         self,
@@ -33,6 +34,7 @@ class Refusal(TokalignError):  # noqa: N818  # named by what the client gets
     ) -> None:
         super().__init__(message)
         self.status, self.code, self.headers = status, code, headers or {}
+        self.param: str | None = None
 
 
 def refusal_of(error: Exception) -> Refusal:

@@ -32,7 +32,8 @@ def openai_error(refusal: Refusal) -> dict[str, Any]:
     """An error in OpenAI's form."""
     kind = "invalid_request_error" if refusal.status < 500 else "server_error"
     kind = _ERRORS.get(refusal.status, kind)
-    return {"error": {"message": str(refusal), "type": kind, "param": None, "code": refusal.code}}
+    about = {"type": kind, "param": refusal.param, "code": refusal.code}
+    return {"error": {"message": str(refusal), **about}}
 
 
 class Choice:

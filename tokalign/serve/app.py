@@ -7,6 +7,7 @@ the same for all, see `streams.py`.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from time import monotonic
@@ -48,6 +49,8 @@ _APIS: Mapping[str, type[Rendering]] = {
 }
 _LONGEST_TEXT = 1 << 18
 """Bytes of a text whose Markdown is parsed for the page."""
+
+_PATH = re.compile(r"(\w+)(\.\w+|\[\d+\])*")
 
 _PATIENCE = 3.0
 """Seconds that a question about the server's health waits while the models load."""
@@ -158,7 +161,10 @@ class _Edge:
         except ClientDisconnect:
             return Response(status_code=400)  # nobody reads it
         except Exception as error:
-            return _error(request.url.path, refusal_of(error))
+            refusal = refusal_of(error)
+            if refusal.status == 400 and refusal.code != "context_length_exceeded":
+                refusal.param = _field_in(str(refusal), _APIS[request.url.path].form)
+            return _error(request.url.path, refusal)
 
     async def _answer(self, request: HttpRequest) -> Response:
         key = self._key(request)
@@ -254,6 +260,13 @@ def _error(path: str, refusal: Refusal) -> Response:
     """A refusal in the form of the API at a path, or at a place below one."""
     api = next((api for above, api in _APIS.items() if f"{path}/".startswith(f"{above}/")), Chats)
     return Written(api.error(refusal), refusal.status, refusal.headers)
+
+
+def _field_in(text: str, form: type[Common]) -> str | None:
+    """The path of a field with which an error begins, if it is about one."""
+    path = _PATH.match(text)
+    fields = form.__struct_fields__
+    return path[0] if path is not None and path[1] in fields else None
 
 
 async def _refused(request: HttpRequest, error: Exception) -> Response:
