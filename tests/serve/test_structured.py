@@ -12,6 +12,11 @@ import served
 from jsonschema import validate
 from served import answered, metric, text_of
 
+from tokalign.serve import Settings
+from tokalign.serve.body import as_form
+from tokalign.serve.completions import Chats
+from tokalign.serve.messages import Messages
+from tokalign.serve.responses import Responses
 from tokalign.serve.server import Server
 
 PERSON = {
@@ -122,6 +127,25 @@ def test_a_tool_that_has_to_be_called_is(echo: Server, choice: str, stream: bool
     names = {one["function"]["name"]: one["function"]["parameters"] for one in TOOLS}
     assert call.function.name in ([*names] if choice == "required" else [choice])
     validate(json.loads(call.function.arguments), names[call.function.name])
+
+
+@pytest.mark.parametrize(("several", "calls"), [(None, 1), (False, 1), (True, 2)])
+def test_a_call_is_made_once_unless_several_are_asked_for(several: Any, calls: int) -> None:
+    tools: list[Any] = [{"type": "function", "name": "f"}]
+    body = {"input": "x", "messages": [{"role": "user", "content": "x"}]}
+    body["parallel_tool_calls"] = several
+    for api, given, choice in (
+        (Chats, [{"type": "function", "function": tools[0]}], "required"),
+        (Responses, tools, "required"),
+        (Messages, [{"name": "f"}], {"type": "any"}),
+    ):
+        if api is Messages and several is not None:
+            choice = {"type": "any", "disable_parallel_tool_use": not several}
+        (asked,) = as_form({**body, "tools": given, "tool_choice": choice}, api.form).requests(
+            Settings(), ""
+        )
+        assert (asked.several_calls is True) == (calls == 2)
+        assert (asked.several_calls is False) == (several is False)
 
 
 def test_a_schema_leaves_tools_that_may_be_called(echo: Server) -> None:
