@@ -36,6 +36,8 @@ def test_bytes_of_an_encoding_are_the_bytes_of_the_text(
 ) -> None:
     ids = tokenizer.encode(text)
     assert tokenizer.vocabulary.bytes_of(ids) == tokenizer.text_bytes(text)
+    beyond = len(tokenizer.vocabulary.tokens)
+    assert tokenizer.vocabulary.bytes_of([beyond, *ids]) == tokenizer.text_bytes(text)
     prefix = b" " if tokenizer.spec.dummy_prefix and text else b""
     composed = NFC().normalize_str(text) if tokenizer.spec.normalizer else text
     if tokenizer.spec.by_characters:  # the library takes the mark itself for a space, too

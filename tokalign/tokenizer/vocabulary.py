@@ -62,9 +62,10 @@ class Vocabulary(Generic[Id]):
         return {spelling: token for token, spelling in self.specials.items()}
 
     def bytes_of(self, ids: Iterable[Id]) -> bytes:
-        """The bytes that `ids` stand for; special tokens contribute nothing."""
-        tokens = self.tokens
-        return b"".join([tokens[i] for i in ids])
+        """The bytes that `ids` stand for. Special tokens contribute nothing, nor do ids beyond the
+        vocabulary, which padded models have."""
+        tokens, count = self.tokens, len(self.tokens)
+        return b"".join([tokens[i] for i in ids if i < count])
 
 
 def token_bytes(tokens: Sequence[bytes], token: int) -> bytes:
