@@ -16,7 +16,7 @@ import pytest
 from places import DEMO
 
 from tokalign.build.corpus import Corpus
-from tokalign.errors import BundleError
+from tokalign.errors import BundleError, UsageError
 from tokalign.names.model_shape import ModelShape
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig
@@ -148,4 +148,7 @@ def test_sizes_are_known_by_other_names_and_by_what_mlx_lm_takes_for_them() -> N
     shape = ModelShape.from_config(full_config(gemma), 1e6)
     assert (shape.heads, shape.attention_width, shape.kv_width) == (8, 8 * 256, 4 * 256)
     assert len(inner) == 4, "mlx-lm adds to what it is given"
-    assert full_config({"model_type": "none"}) == {"model_type": "none"}
+    with pytest.raises(UsageError, match=r"no model of this.*; give another model"):
+        full_config({"model_type": "none"})
+    own = {"model_type": "none", "model_file": "own.py"}
+    assert full_config(own) == own

@@ -7,7 +7,8 @@ be downloaded for an hour; and the curve is found again when the model itself is
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from copy import deepcopy
 from typing import Any
 
@@ -31,27 +32,22 @@ def model_of_shape(config: Mapping[str, Any], *, dtype: str | None = None) -> An
     weights that are not quantized; None for that of the configuration.
     Raises: UsageError for a configuration that mlx-lm has no model for.
     """
-    try:
+    with _making("measure a model that is here: tokalign calibrate --target FOLDER"):
         model = _made(config)
         model.set_dtype(getattr(mx, dtype or _number_format(config)))
         if quantization := config.get("quantization"):
             _quantize(model, quantization)
-    except MODEL_ERRORS as error:
-        raise UsageError(
-            f"mlx-lm makes no model of this configuration ({in_one_line(error)}); measure a "
-            "model that is here: tokalign calibrate --target FOLDER"
-        ) from error
     model.eval()
     return model
 
 
 def full_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """A configuration with what mlx-lm takes for keys that it lacks, as that of Gemma 3 lacks its
-    heads; as it is where mlx-lm makes no model of it alone."""
-    try:
-        model = _made(config)
-    except MODEL_ERRORS:
+    heads; as it is where the model's own program makes it. Raises: as `model_of_shape`."""
+    if config.get("model_file") is not None:
         return dict(config)
+    with _making("give another model"):
+        model = _made(config)
     taken: dict[str, Any] = {}
     for part in (model, getattr(model, "language_model", None)):
         if (arguments := getattr(part, "args", None)) is not None:
@@ -64,6 +60,16 @@ def _made(config: Mapping[str, Any]) -> Any:
     config = deepcopy(dict(config))  # mlx-lm adds to what is nested in it
     model_class, arguments = _get_classes(config)
     return model_class(arguments.from_dict(config))
+
+
+@contextmanager
+def _making(remedy: str) -> Iterator[None]:
+    try:
+        yield
+    except MODEL_ERRORS as error:
+        raise UsageError(
+            f"mlx-lm makes no model of this configuration ({in_one_line(error)}); {remedy}"
+        ) from error
 
 
 def fill(model: Any) -> None:
