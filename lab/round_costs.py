@@ -14,11 +14,12 @@ class RoundCosts(Costs):
 
     host: the rest of a round that has a proposal. tree_pass: of the draft model where it goes on
     after several texts of a tree, as every pass of one but the first does; None: the same as
-    `draft_pass`.
+    `draft_pass`. reading: of the draft model for each id of the target that it has not read.
     """
 
     host: float = 0.0
     tree_pass: float | None = None
+    reading: float = 0.0
 
     def drafting(self, passes: int, *, tree: bool, drafts: int = 1) -> float:
         """Time of so many drafts of this many passes of the draft model together. tree: whether

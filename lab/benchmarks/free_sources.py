@@ -212,7 +212,7 @@ class Draft:
     def __init__(self, name: str, target: Tokenizer[TargetId], size: int) -> None:
         [loaded] = load_models([name], dtype="float32")
         self.tokenizer: Tokenizer[DraftId] = loaded.tokenizer
-        self._session, self._size = DraftModelSession(loaded.model), size
+        self._model, self._size = loaded.model, size
         self._pair = Pair(target, self.tokenizer, size)
 
     def after(
@@ -221,7 +221,8 @@ class Draft:
         """Its drafter for an answer."""
         prompt = Prompt(target=answer.prompt)
         sampler = sampling_of(answer).draft_sampler(self._size)
-        model = make_model_drafter(drafting, self._pair, prompt, self._session, sampler)
+        session = DraftModelSession(self._model)
+        model = make_model_drafter(drafting, self._pair, prompt, session, sampler)
         return TimedModel(model, costs, clock)
 
 
@@ -235,11 +236,13 @@ def noise_of(answer: Answer, vocabulary: int) -> ComingNoise | None:
     return sampling_of(answer).noise_ahead(vocabulary) if answer.temp else None
 
 
-def costs_of(curve: str, draft_pass: float = 0.0, tree_pass: float | None = None) -> RoundCosts:
+def costs_of(
+    curve: str, draft_pass: float = 0.0, tree_pass: float | None = None, reading: float = 0.0
+) -> RoundCosts:
     """The costs of a curve in plain passes."""
     known = CPU if curve == "cpu" else read_curve(curve).row_times
     rows = tuple(time / known[0] for time in known)
-    return RoundCosts(rows=rows, draft_pass=draft_pass, tree_pass=tree_pass)
+    return RoundCosts(rows=rows, draft_pass=draft_pass, tree_pass=tree_pass, reading=reading)
 
 
 def drafting_for(
@@ -334,6 +337,9 @@ def _relative(times: NDArray[np.float64], own: Sequence[Decoded]) -> str:
 @click.option(
     "--tree-pass", default=0.22, show_default=True, help="The same where it grows a tree."
 )
+@click.option(
+    "--reading", default=0.0, help="The draft model reads an id of the prompt; in plain passes."
+)
 def main(
     answers: Path,
     model: str | None,
@@ -349,6 +355,7 @@ def main(
     draft_name: str | None,
     draft_pass: float,
     tree_pass: float,
+    reading: float,
 ) -> None:
     """Print a table for each curve."""
     chosen = chosen_answers(answers, numbers, temp=temp, kinds=kinds)
@@ -364,7 +371,7 @@ def main(
         draft = Draft(draft_name, tokenizer, size)
         hybrid = drafting_for(tokenizer, dictionaries, draft.tokenizer)
     for curve in curves:
-        costs = costs_of(curve, draft_pass, tree_pass)
+        costs = costs_of(curve, draft_pass, tree_pass, reading)
         ways = [free_sources(drafting, costs, size, kept=session)]
         if hybrid is not None:
             ways.append(free_sources(hybrid, costs, size, draft, kept=session))

@@ -71,9 +71,15 @@ class TimedModel(ModelDrafter):
         return self._model.find(context, steps)
 
     def draft(self, context: Context, *, steps: int, limit: int) -> Proposal:
+        reading = self._costs.reading * (self.unread(context.ids) - 1)
         proposal = self._model.draft(context, steps=steps, limit=limit)
-        self._on.now += self._costs.drafting(proposal.draft_passes, tree=is_tree(proposal.tree))
+        self._on.now += reading + self._costs.drafting(
+            proposal.draft_passes, tree=is_tree(proposal.tree)
+        )
         return proposal
+
+    def unread(self, ids: Sequence[TargetId]) -> int:
+        return self._model.unread(ids)
 
     def observe(self, one: Round) -> None:
         self._model.observe(one)
