@@ -406,3 +406,54 @@ def test_a_model_that_has_lost_its_half_rests_and_the_sources_go_on() -> None:
     run(watched, 30, Device(rows, host=0.0))
     assert not any(proposal.draft_passes for proposal in watched.proposals)
     assert sum(bool(proposal.tree) for proposal in watched.proposals) > 8
+
+
+@pytest.mark.parametrize(
+    ("reading", "tokens", "reads"), [(0.001, 30, True), (1.0, 18, False), (1.0, 60, True)]
+)
+def test_a_model_reads_a_prompt_when_that_would_have_been_saved_by_now(
+    reading: float, tokens: int, reads: bool
+) -> None:
+    """It is always right, and its first draft takes the time of a prompt of 100 ids besides."""
+    clock, right = SimulatedClock(), TokenTree.chain([TargetId(0)] * 3, "draft", [0.9] * 3)
+    asked: list[int] = []
+
+    def guess(context: Context, steps: int) -> TokenTree[TargetId]:
+        clock.now += 0.1 * steps + (0.0 if asked else 100 * reading)
+        asked.append(len(context.ids))
+        return right
+
+    known = ModelKnowledge(
+        PassTimes([0.1 * n for n in range(1, 17)], weight=4),
+        ModelWorth(Acceptance(start=0.9)),
+        reading=PassTimes([reading], weight=1),
+    )
+    costs = LearnedCosts(PassTimes([1.0, 1.05, 1.1, 1.15], weight=4))
+    knowledge = Knowledge(costs=costs, models={DRAFT: known}, rounds=1)
+    controller = Controller(knowledge, TreeDrafter([]), ScriptedModel(guess))
+    rows = RoundCosts(rows=(1.0, 1.05, 1.1, 1.15))
+    target = TimedVerifier(ReplayVerifier([TargetId(0)] * 400), rows, clock)
+    limits = Limits(max_tokens=tokens)
+    prompt = Context([TargetId(0)] * 100)
+    rounds = [
+        one
+        for one in decode(prompt, controller, target, limits=limits, clock=clock)
+        if isinstance(one, Round)
+    ]
+    assert bool(asked) == reads
+    assert sum(len(one.emitted) for one in rounds) == tokens
+    if not reads:
+        assert clock.now == pytest.approx(tokens)
+
+
+def test_a_request_learns_how_often_its_own_drafts_are_right() -> None:
+    usual = Acceptance()
+    assert usual.of_request() is usual
+    for _ in range(160):
+        usual.observe(1, 1)
+    own = usual.of_request()
+    assert own.probabilities(1) == usual.probabilities(1)
+    for _ in range(6):
+        own.observe(1, 0)
+    assert own.probabilities(1)[0] == pytest.approx(usual.probabilities(1)[0] / 2, abs=0.01)
+    assert usual.probabilities(1)[0] > 0.98

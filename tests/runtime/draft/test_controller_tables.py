@@ -56,8 +56,9 @@ def test_what_a_pass_brings_and_costs_is_learned() -> None:
             model.learn(1, **draft)
         return before, model.best(costs, drafts)
 
-    before, joined = learned(0.4, right=0, known=0, rows=1, added=1)
-    assert joined.tokens == pytest.approx(before.tokens + 1, rel=0.01)
+    before, joined = learned(0.4, right=0, known=2, rows=1)
+    assert before.tokens == pytest.approx(1.4)
+    assert joined.tokens == pytest.approx(2.0, rel=0.01)
     before, wide = learned(0.9, right=1, known=1, rows=3)
     assert wide.rate < 0.75 * before.rate
     _, empty = learned(0.5, right=0, known=1, rows=0)

@@ -15,6 +15,8 @@ nothing is random.
   and keeps nothing for later drafts. The first rounds are bare, to be timed. Everything that takes
   longer is a loss, until drafts bring it back: waiting for drafts, keeping the target's logits.
 * Losses are bounded, whatever was expected. While drafting rests, rounds are bare.
+* A model reads what it has not, a prompt above all, when it is expected to have saved a good part
+  of that time by now, had it read it before (the rule for renting skis or buying them).
 * What is not expected to pay is tried again after waits that double (`Trials`): only drafts tell
   what drafts cost and bring.
 """
@@ -23,11 +25,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import inf
 from typing import NamedTuple
 
 from tokalign.runtime.draft.costs import BARE, KEEPING, MAX_DRAFT, MAX_IDS, LearnedCosts, Plan
-from tokalign.runtime.draft.knowledge import Knowledge, ModelKnowledge
+from tokalign.runtime.draft.knowledge import ALONE, NO_TIME, Knowledge, ModelKnowledge
 from tokalign.runtime.draft.losses import Losses
 from tokalign.runtime.draft.neural import ModelDrafter
 from tokalign.runtime.draft.tree import TreeDrafter
@@ -57,11 +58,33 @@ _HICCUP = 2.0
 """A round counts as at most this many times what was expected: other programs may delay it."""
 
 
-class _Model(NamedTuple):
-    """A model that drafts in passes, and what is known of it."""
+_SAVED = 0.5
+"""The part of the time for reading that a model has to have saved. With 1, reading costs at most as
+much as not reading has, if expectations hold; with 0.4, answers of 48 ids are 1 % faster."""
 
-    drafter: ModelDrafter
-    known: ModelKnowledge
+_LITTLE = 0.1
+"""Plain passes that a trial may read for, whatever models have lost."""
+
+_FEW, _MANY = 16, 64
+"""So few ids are read as a part of a usual draft; the time of so many tells what one takes."""
+
+
+class _Model:
+    """A model that drafts in passes, and what is known of it.
+
+    acceptance: of its drafts in this request. missed: the time that it is expected to have saved
+    since it last read, had it read on.
+    """
+
+    def __init__(self, drafter: ModelDrafter, known: ModelKnowledge) -> None:
+        self.drafter, self.known = drafter, known
+        self.acceptance = known.worth.acceptance.of_request()
+        self.missed, self.has_drafted = 0.0, False
+
+    def unread(self, ids: Sequence[TargetId]) -> int:
+        """How many of these ids it has to read before it drafts, if that is more than usual."""
+        unread = self.drafter.unread(ids)
+        return unread if unread > _FEW else 0
 
     def times(self, most: int, plain: float) -> Sequence[float]:
         """Times of drafts of 1, 2, ..., `most` steps: passes, or ids that all take one pass."""
@@ -71,11 +94,14 @@ class _Model(NamedTuple):
 
 
 class _Draft(NamedTuple):
-    """What a model is to draft, in steps. trial: although it is not expected to pay."""
+    """What a model is to draft, in steps. trial: although it is not expected to pay. offer, beside:
+    what the free sources would propose instead."""
 
     model: _Model
     plan: Plan
     trial: bool = False
+    offer: TokenTree[TargetId] = EMPTY_TREE
+    beside: Plan = ALONE
 
 
 class Controller(Drafter):
@@ -108,7 +134,7 @@ class Controller(Drafter):
         self._rounds = -1  # of all requests, after the latest one of this
         self._until_asked, self._asking, self._asked_beside = 0, 0.0, False
         self._drafted: list[tuple[_Draft, TokenTree[TargetId]]] = []  # in this round
-        self._have_read = list[ModelDrafter]()  # the prompt, so that their drafts may be timed
+        self._unread = 0  # ids that the models of this round had to read
 
     # -- what to draft -----------------------------------------------------------------------------
 
@@ -118,6 +144,7 @@ class Controller(Drafter):
             model.known.trials.count()
         knowledge.plain_timings.count()
         self._before, self._drafted, self._asked_beside = self._now, [], False
+        self._unread = 0
         self._now = self._plan(context, limit) if limit else _WAIT
         return self._now
 
@@ -132,19 +159,29 @@ class Controller(Drafter):
             self._timing = [*_TIMING]
         if self._timing and costs is knowledge.costs:
             return self._timing.pop(0)
-        drafts = self._model_drafts(limit)
+        drafts = self._model_drafts(context, limit)
         if drafts and self._free.rows is not None and not under_way:
             return self._draft(context, drafts, limit)
         rate, trial = (drafts[0].plan.rate, drafts[0].trial) if drafts else (0.0, False)
         pays = rate * costs.plain > 1.0
+        reading = self._reading(context, drafts[0].model) if drafts else 0.0
         own = [self._models_losses] if self._free.can_offer else []
         # Beside a model that may draft, the free sources grow no whole tree.
         resting = [losses for losses in own if losses.is_resting]
         if (pays or trial) and self._forbids(rate, self._worst(drafts), *resting):
             drafts, pays, trial = [], False, False
-        offer, plan = self._ask(context, limit, over=inf if trial else rate if pays else 0.0)
+        over = rate if pays and not (reading or trial) else 0.0
+        offer, plan = self._ask(context, limit, over=over)
+        if drafts:
+            model = drafts[0].model
+            better = self._best(model, limit, plan)
+            drafts = [_Draft(model, better, trial, offer, plan)]
+            rate, pays = better.rate, better.rate * costs.plain > 1.0
         if not (trial or (pays and rate > plan.rate)):
             drafts = []
+        elif reading and not trial:
+            model.missed += better.tokens * (1.0 / plan.rate - 1.0 / rate)
+            drafts = drafts if model.missed > _SAVED * reading else []
         if drafts and self._forbids(rate, self._worst(drafts), *own, self.losses):
             drafts, pays, trial = [], False, False
         rests = not drafts and self._forbids(plan.rate, self._worst([], plan.length), self.losses)
@@ -179,6 +216,13 @@ class Controller(Drafter):
         plain = self._knowledge.costs.plain
         return sum(draft.model.times(draft.plan.length, plain)[-1] for draft in drafts)
 
+    def _reading(self, context: Context, model: _Model) -> float:
+        """The time that the model takes to read what it has not."""
+        if not self.is_timed:
+            return 0.0
+        plain = self._knowledge.costs.plain
+        return model.known.reading_time(model.unread(context.ids), plain)
+
     def _ask(
         self, context: Context, limit: int, *, over: float = 0.0
     ) -> tuple[TokenTree[TargetId], Plan]:
@@ -207,7 +251,7 @@ class Controller(Drafter):
         self._offers = knowledge.offers = self._offers + (worth - self._offers) / _MEMORY
         return tree, plan
 
-    def _model_drafts(self, limit: int) -> list[_Draft]:
+    def _model_drafts(self, context: Context, limit: int) -> list[_Draft]:
         """The draft that is expected to be best, or one that is a trial; of all models where a
         number of rows is given."""
         costs = self.costs
@@ -218,13 +262,19 @@ class Controller(Drafter):
             return [_Draft(model, Plan(model.drafter.steps, 0.0)) for model in self._models]
         drafts = []
         for model in self._models:
-            times = model.times(min(limit, MAX_DRAFT), self._knowledge.costs.plain)
-            steps = model.drafter.steps if self._fixed else None
-            plan = model.known.worth.best(costs, times, steps=steps)
+            plan = self._best(model, limit)
             loses = plan.rate * costs.plain <= 1.0
             trial = self.is_timed and loses and model.known.trials.is_due
+            reading = self._reading(context, model) / costs.plain
+            trial = trial and (reading < _LITTLE or self._models_losses.allow(reading))
             drafts.append(_Draft(model, plan, trial))
         return [max(drafts, key=lambda draft: (draft.trial, draft.plan.rate))]
+
+    def _best(self, model: _Model, limit: int, beside: Plan = ALONE) -> Plan:
+        """The draft of a model that is expected to be best, beside what the free sources offer."""
+        times = model.times(min(limit, MAX_DRAFT), self._knowledge.costs.plain)
+        steps, worth = model.drafter.steps if self._fixed else None, model.known.worth
+        return worth.best(self.costs, times, model.acceptance, steps=steps, beside=beside)
 
     def _draft(
         self,
@@ -242,19 +292,21 @@ class Controller(Drafter):
         knowledge, answers = self._knowledge, []
         longer = knowledge.long_drafts.is_due
         passes, counts, waited = 0, dict[str, int](), 0.0
-        for model, plan, trial in drafts:
-            model.known.trials.tried(pays=not trial)
-            length = plan.length
-            if not self._fixed and self._free.rows is None and (trial or longer):
+        for draft in drafts:
+            model, plan, length = draft.model, draft.plan, draft.plan.length
+            model.known.trials.tried(pays=not draft.trial)
+            if not self._fixed and self._free.rows is None and (draft.trial or longer):
                 length = 2 * length + 1
             if (length := min(length, limit, MAX_DRAFT)) != plan.length:
                 plan = replace(plan, length=length)
             waited += model.drafter.wait_for_others()
+            model.missed = 0.0
+            self._unread += model.unread(context.ids)
             found = model.drafter.draft(context, steps=length, limit=limit)
             passes += found.draft_passes
             counts.update(found.counts)
             if found.draft_passes:  # else it is a trained drafter before the target's first pass
-                self._drafted.append((_Draft(model, plan), found.tree))
+                self._drafted.append((draft._replace(plan=plan), found.tree))
                 answers.append(model.drafter.answer(found))
         self._count_draft()
         if not answers:
@@ -304,19 +356,27 @@ class Controller(Drafter):
         under_way, runs_ahead = self._is_under_way, self._now.run_ahead
         plain, tokens = costs.plain, len(round_.emitted)
         costs.rows.count_round()
-        models = [draft.model.drafter for draft, _ in self._drafted]
-        if not all(model in self._have_read for model in models):
-            self._have_read += models
+        drafts = [draft for draft, _ in self._drafted]
+        first = not all(draft.model.has_drafted for draft in drafts)
+        for draft in drafts:
+            draft.model.has_drafted = True
+        timed = all(draft.model.known.drafts.is_calibrated for draft in drafts)
+        if first and not (self._unread and timed):
             return
+        if self._unread and timed:  # reading is no loss of this draft
+            expected = self._time_of(drafts)
+            if len(drafts) == 1 and self._unread >= _MANY:
+                reading = max(NO_TIME, (drafting - expected) / self._unread)
+                drafts[0].model.known.reading.observe(1, reading)
+            drafting = expected
         if round_.tree or not (under_way or runs_ahead):
             verification = max(round_.verification, 1e-9)
             expected = costs.rows(round_.rows) + drafting
             costs.rows.observe(round_.rows, verification)
-            if len(self._drafted) == 1:
-                (model, plan, _), _ = self._drafted[0]
-                model.known.drafts.observe(
-                    1 if model.drafter.in_one_pass else plan.length, drafting
-                )
+            if len(drafts) == 1:
+                draft = drafts[0]
+                steps = 1 if draft.model.drafter.in_one_pass else draft.plan.length
+                draft.model.known.drafts.observe(steps, drafting)
             if round_.tree:  # by what such passes take: this one may have been delayed
                 took = min(costs.rows(round_.rows) + drafting, _HICCUP * expected)
             else:  # what waiting for a draft costs in the mean: this round may have been slow
@@ -342,10 +402,12 @@ class Controller(Drafter):
         known, costs = draft.model.known, self.costs
         accepted: Sequence[TargetId] = round_.emitted[:-1]
         right, length = len(drafted.path_of(accepted)), len(round_.emitted)
-        added = len(accepted) - right
-        known.worth.learn(
-            draft.plan.length, right, known=length, rows=len(round_.tree), added=added
-        )
-        # By what such a round takes: this one may have included reading the prompt.
-        if self._time_of([draft]) + costs.rows(round_.rows) < costs.plain * length:
+        if draft.model.acceptance is not known.worth.acceptance:
+            draft.model.acceptance.observe(min(length, max(draft.plan.length, right)), right)
+        rows = len(round_.tree)
+        known.worth.learn(draft.plan.length, right, known=length, rows=rows, beside=draft.beside)
+        # By what such rounds take: this one may have included reading the prompt.
+        took, offer = self._time_of([draft]) + costs.rows(round_.rows), draft.offer
+        free = (1 + len(offer.path_of(accepted))) / costs.rows(1 + len(offer))
+        if length / took > max(1.0 / costs.plain, free):
             known.trials.paid()

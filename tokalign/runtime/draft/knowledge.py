@@ -15,6 +15,17 @@ from tokalign.runtime.draft.neural import DRAFT, DRAFTER, Acceptance
 _MEMORY = 32
 """Drafts that a mean looks back on."""
 
+_BESIDE = 0.4
+"""The share of what the free sources expect here by themselves that adds to what a model expects;
+the rest is known to both, as far as it changes from place to place. With 0.3 to 0.65 as many tokens
+per time came of it (`lab/results/real-models.md`)."""
+
+NO_TIME = 1e-9
+"""What takes next to nothing, as far as is known."""
+
+ALONE = Plan(0, 0.0)
+"""The free sources offer nothing."""
+
 
 class Trials:
     """When something is tried that is not expected to pay: after waits that double.
@@ -60,23 +71,33 @@ class ModelWorth:
         self._added = 0.0
 
     def best(
-        self, costs: LearnedCosts, drafts: Sequence[float], *, steps: int | None = None
+        self,
+        costs: LearnedCosts,
+        drafts: Sequence[float],
+        acceptance: Acceptance | None = None,
+        *,
+        steps: int | None = None,
+        beside: Plan = ALONE,
     ) -> Plan:
         """The number of passes with the best expected rate.
 
         drafts: times of drafts of 1, 2, ... passes, up to the most there may be.
+        acceptance: of this request; that of all where none is given.
         steps: the number to take, if it is given; fewer only where fewer are possible.
+        beside: what the free sources would propose here.
         """
         fixed = None if steps is None else min(steps, len(drafts))
-        probabilities = self.acceptance.probabilities(fixed or len(drafts))
+        probabilities = (acceptance or self.acceptance).probabilities(fixed or len(drafts))
         times = costs.by_proposed(2 * len(probabilities))
-        best, tokens, reached = Plan(0, 0.0), 1.0 + self._added, 1.0
+        free = max(1.0, 1.0 + _BESIDE * (beside.tokens - 1.0) + self._added)
+        best, tokens, reached = Plan(0, 0.0), free, 1.0
+        least = beside.length + 1 if beside.length else 0
         for passes, (probability, draft) in enumerate(zip(probabilities, drafts, strict=False), 1):
             reached *= probability
             tokens += reached
             # In some rounds nothing of a draft is worth a row, so that less than one a pass is
             # verified in the mean. But whatever is accepted had a row.
-            proposed = max(passes * self._rows_per_pass, tokens - 1.0 - self._added)
+            proposed = max(passes * self._rows_per_pass, tokens - free, least)
             whole = min(int(proposed), len(times) - 2)
             verified = times[whole] + (proposed - whole) * (times[whole + 1] - times[whole])
             rate = tokens / (verified + draft)
@@ -84,12 +105,15 @@ class ModelWorth:
                 best = Plan(passes, rate, tokens)
         return best
 
-    def learn(self, passes: int, right: int, *, known: int, rows: int, added: int = 0) -> None:
+    def learn(
+        self, passes: int, right: int, *, known: int, rows: int, beside: Plan = ALONE
+    ) -> None:
         """A draft of `passes` passes predicted the first `right` of the next `known` emitted ids.
+        The last of these is the target's own.
 
-        rows: how many ids were worth verifying. added: how many more were accepted, because free
-        sources joined the draft.
+        rows: how many ids were worth verifying. beside: as of `best`.
         """
+        added = known - 1 - right - _BESIDE * (beside.tokens - 1.0)
         self.acceptance.observe(min(known, max(passes, right)), right)
         self._rows_per_pass += (rows / passes - self._rows_per_pass) / _MEMORY
         self._added += (added - self._added) / _MEMORY
@@ -105,17 +129,23 @@ class ModelKnowledge:
     """What is known of a model that drafts.
 
     drafts: time of a draft by its passes; until it is calibrated, in plain passes of the target.
+    reading: the same of an id that it reads before it drafts.
     trials: when it is tried although it does not pay.
     """
 
     drafts: PassTimes
     worth: ModelWorth = field(default_factory=ModelWorth)
+    reading: PassTimes = field(default_factory=lambda: PassTimes([NO_TIME], weight=0))
     trials: Trials = field(default_factory=lambda: Trials(8, 128, at_once=True))
 
     def times(self, most: int, plain: float) -> Sequence[float]:
         """Times of drafts of 1, 2, ..., `most` passes. plain: time of a plain pass."""
         times = self.drafts.table(most)
         return times if self.drafts.is_calibrated else [time * plain for time in times]
+
+    def reading_time(self, ids: int, plain: float) -> float:
+        """Time of reading so many ids."""
+        return ids * self.reading(1) * (1.0 if self.reading.is_calibrated else plain)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -79,6 +79,10 @@ class Losses:
         waits = promised < _PROMISE or self.rested * (promised - 1.0) < self.wait
         return self.is_resting and waits
 
+    def allow(self, loss: float) -> bool:
+        """Whether so many plain rounds may be lost at once."""
+        return max(self.own.excess, self.total.excess) + loss <= 0.0
+
     def account(self, lost: float, tokens: int, *, drafted: bool) -> None:
         """A round lost this many plain rounds. drafted: whether it verified a draft."""
         self.own.account(lost, tokens)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import sqrt
 from typing import TYPE_CHECKING, Protocol
@@ -36,6 +36,10 @@ _START_WEIGHT = 4.0
 _ALIKE = 12.0
 """Trials that the mean of all positions after the first is worth at each of them."""
 
+_USUAL = 6.0
+"""Trials of one request that what is usual is worth: in texts in eight kinds and two languages the
+share of right first ids has a standard deviation of 0.2."""
+
 
 class Acceptance:
     """How often the i-th id of a draft is right if the ids before it are, by position.
@@ -43,12 +47,17 @@ class Acceptance:
     A position with few trials is expected to be as good as all positions after the first together,
     and these as good as the first. So a few unlucky trials at one position do not keep drafts short
     for good.
-    start: expected of the first position before any trial.
+    start: expected of the first position before any trial. usual: of all requests, what one request
+    begins with.
     """
 
-    def __init__(self, *, start: float = 0.5) -> None:
-        self._start = start
+    def __init__(self, *, start: float = 0.5, usual: Acceptance | None = None) -> None:
+        self._start, self._usual = start, usual
         self._positions: list[_Position] = []
+
+    def of_request(self) -> Acceptance:
+        """That of a new request, which begins with what is usual; itself while nothing is known."""
+        return Acceptance(usual=self) if self._positions else self
 
     def observe(self, proposed: int, accepted: int) -> None:
         """Count a proposal of `proposed` ids whose first `accepted` were accepted."""
@@ -59,6 +68,9 @@ class Acceptance:
 
     def probabilities(self, count: int) -> list[float]:
         """Conditional probabilities of the first `count` positions."""
+        if self._usual is not None:
+            usual = self._usual.probabilities(count)
+            return [self._estimate(i, expected, _USUAL) for i, expected in enumerate(usual)]
         first = self._estimate(0, self._start, _START_WEIGHT)
         trials = sum(position.trials for position in self._positions[1:])
         right = sum(position.right for position in self._positions[1:])
@@ -129,6 +141,7 @@ class ModelDrafter(Drafter):
         self.meanwhile: Meanwhile = nothing
         """What the host does while a pass runs whose end `find` waits for."""
         self._acceptance = Acceptance()
+        self._read = 0
         self._chain: TokenTree[TargetId] = EMPTY_TREE  # that was guessed in this round
 
     @abstractmethod
@@ -157,11 +170,16 @@ class ModelDrafter(Drafter):
         if not steps:
             return Proposal()
         passes = self.session.passes
+        self._read = len(context.ids)
         found = self.find(context, steps)
         tree = found.tree.most_probable(len(found.tree), least=0.0, depth=limit)
         self._chain = tree.first_chain
         passes = self.session.passes - passes
         return Proposal(tree=tree, draft_passes=passes, counts=found.counts)
+
+    def unread(self, ids: Sequence[TargetId]) -> int:
+        """About how many of these ids it has to read before it drafts after them."""
+        return max(0, len(ids) - self._read)
 
     def answer(self, proposal: Proposal) -> Answer:
         """What it found in its latest draft, as a source of a tree."""
@@ -188,6 +206,7 @@ class NeuralDrafter(ModelDrafter):
     ) -> None:
         super().__init__(session, num_draft_tokens, alternatives)
         self._drafts, self._translation = session, translation
+        self._read = len(session.held)  # of an earlier turn
 
     def find(self, context: Context, steps: int) -> Proposal:
         learned = self._acceptance.probabilities

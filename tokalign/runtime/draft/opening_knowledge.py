@@ -11,7 +11,7 @@ from weakref import ref
 
 from tokalign.runtime.cost import CostCurve, find_curve, published_curve, read_curve
 from tokalign.runtime.draft.costs import MAX_DRAFT, Costs, LearnedCosts, PassTimes
-from tokalign.runtime.draft.knowledge import Knowledge, ModelKnowledge, ModelWorth
+from tokalign.runtime.draft.knowledge import NO_TIME, Knowledge, ModelKnowledge
 from tokalign.runtime.draft.neural import DRAFT, DRAFTER
 from tokalign.runtime.mlx.trained_drafter import TrainedDrafter
 from tokalign.runtime.mlx.weights import machine_of, number_format, weight_bytes
@@ -94,7 +94,11 @@ def _model_knowledge(target: Any, draft: Any, curve: CostCurve) -> ModelKnowledg
     elif isinstance(draft, TrainedDrafter):
         first = further = draft.step_bytes / weight_bytes(target)
     else:
-        first, rows = weight_bytes(draft) / weight_bytes(target), Costs(rows=curve.row_times)
-        further = first * rows.verify(WIDTH) / rows.verify(1)
+        first, costs = weight_bytes(draft) / weight_bytes(target), Costs(rows=curve.row_times)
+        further = first * costs.verify(WIDTH) / costs.verify(1)
     times = [first + passes * further for passes in range(MAX_DRAFT)]
-    return ModelKnowledge(PassTimes(times, weight=weight), ModelWorth())
+    # Each id that it reads takes of its pass what one more of many rows takes of the target's.
+    rows, half = curve.row_times, len(curve.row_times) // 2
+    a_row = (rows[-1] - rows[half]) / max(1, len(rows) - 1 - half) / rows[0]
+    reading = PassTimes([max(NO_TIME, first * a_row)], weight=min(1, weight))
+    return ModelKnowledge(PassTimes(times, weight=weight), reading=reading)
