@@ -148,7 +148,8 @@ def read_drafter_json(folder: Path) -> dict[str, Any]:
     try:
         config = parse_json(path.read_bytes())
     except (OSError, ValueError) as error:
-        raise BundleError(f"{path} cannot be read: {error}; fetch it again") from error
+        remedy = f"fetch it again, or train one with: {HOW_TO_TRAIN}"
+        raise BundleError(f"{path} cannot be read: {error}; {remedy}") from error
     if not isinstance(config, dict):
         raise BundleError(f"{path} is no object; give the folder of a drafter")
     return config

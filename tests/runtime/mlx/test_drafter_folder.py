@@ -149,7 +149,7 @@ def resize(**sizes: int) -> Callable[[Path], None]:
         (lambda folder: weights_path(folder).unlink(), BundleError, "are not there"),
         (resize(width=25), BundleError, "damaged"),
         (resize(depth=3), BundleError, "damaged.*depth"),
-        (rewrite(lambda data: data[:80], "config.json"), BundleError, "no JSON"),
+        (rewrite(lambda data: data[:80], "config.json"), BundleError, "cannot be read"),
         (
             lambda folder: (folder / "config.json").unlink(),
             MissingAssetError,
