@@ -174,7 +174,7 @@ class Controller(Drafter):
         offer, plan = self._ask(context, limit, over=over)
         if drafts:
             model = drafts[0].model
-            better = self._best(model, limit, plan)
+            better = self._best(model, limit, plan) if offer else drafts[0].plan
             drafts = [_Draft(model, better, trial, offer, plan)]
             rate, pays = better.rate, better.rate * costs.plain > 1.0
         if not (trial or (pays and rate > plan.rate)):
@@ -265,8 +265,8 @@ class Controller(Drafter):
             plan = self._best(model, limit)
             loses = plan.rate * costs.plain <= 1.0
             trial = self.is_timed and loses and model.known.trials.is_due
-            reading = self._reading(context, model) / costs.plain
-            trial = trial and (reading < _LITTLE or self._models_losses.allow(reading))
+            if trial and (reading := self._reading(context, model) / costs.plain) >= _LITTLE:
+                trial = self._models_losses.allow(reading)
             drafts.append(_Draft(model, plan, trial))
         return [max(drafts, key=lambda draft: (draft.trial, draft.plan.rate))]
 
@@ -399,13 +399,11 @@ class Controller(Drafter):
         self._models_losses.account(lost * by_models, tokens, drafted=by_models)
 
     def _learn_of_model(self, draft: _Draft, drafted: TokenTree[TargetId], round_: Round) -> None:
-        known, costs = draft.model.known, self.costs
+        known, costs, own = draft.model.known, self.costs, draft.model.acceptance
         accepted: Sequence[TargetId] = round_.emitted[:-1]
         right, length = len(drafted.path_of(accepted)), len(round_.emitted)
-        if draft.model.acceptance is not known.worth.acceptance:
-            draft.model.acceptance.observe(min(length, max(draft.plan.length, right)), right)
-        rows = len(round_.tree)
-        known.worth.learn(draft.plan.length, right, known=length, rows=rows, beside=draft.beside)
+        passes, rows = draft.plan.length, len(round_.tree)
+        known.worth.learn(passes, right, own, known=length, rows=rows, beside=draft.beside)
         # By what such rounds take: this one may have included reading the prompt.
         took, offer = self._time_of([draft]) + costs.rows(round_.rows), draft.offer
         free = (1 + len(offer.path_of(accepted))) / costs.rows(1 + len(offer))

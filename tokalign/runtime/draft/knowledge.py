@@ -106,15 +106,23 @@ class ModelWorth:
         return best
 
     def learn(
-        self, passes: int, right: int, *, known: int, rows: int, beside: Plan = ALONE
+        self,
+        passes: int,
+        right: int,
+        acceptance: Acceptance | None = None,
+        *,
+        known: int,
+        rows: int,
+        beside: Plan = ALONE,
     ) -> None:
         """A draft of `passes` passes predicted the first `right` of the next `known` emitted ids.
         The last of these is the target's own.
 
-        rows: how many ids were worth verifying. beside: as of `best`.
+        rows: how many ids were worth verifying. acceptance, beside: as of `best`.
         """
         added = known - 1 - right - _BESIDE * (beside.tokens - 1.0)
-        self.acceptance.observe(min(known, max(passes, right)), right)
+        for one in {self.acceptance, acceptance or self.acceptance}:
+            one.observe(min(known, max(passes, right)), right)
         self._rows_per_pass += (rows / passes - self._rows_per_pass) / _MEMORY
         self._added += (added - self._added) / _MEMORY
 
