@@ -116,9 +116,7 @@ def grid(world: World, widths: Sequence[int], lengths: Sequence[int], step: floa
 
 def rows_of_beams(tree: TokenTree[TargetId]) -> int:
     """Rows that the beams of a tree would take if what they begin with alike were not merged."""
-    depths: list[int] = []
-    for parent in tree.parents:
-        depths.append(1 if parent < 0 else 1 + depths[parent])
+    depths = tree.depths
     return sum(depths[leaf] for leaf in set(range(len(tree))) - set(tree.parents))
 
 

@@ -75,7 +75,7 @@ class TokenTree(Generic[Id]):
         return self.select(kept)
 
     def select(self, kept: Sequence[int]) -> Self:
-        """The ids at these indices, in ascending order; one whose parent is not kept is a root."""
+        """The ids at these indices, parents first; one whose parent is not kept is a root."""
         place = {index: new for new, index in enumerate(kept)}
         return type(self)(
             tuple([self.ids[i] for i in kept]),
@@ -93,11 +93,7 @@ class TokenTree(Generic[Id]):
         size = len(self.ids)
         if least <= 0 and count >= size and (depth >= size or depth >= max(self.depths)):
             return self
-        reached: list[float] = []
-        depths: list[int] = []
-        for probability, parent in zip(self.probabilities, self.parents, strict=True):
-            reached.append(probability * (reached[parent] if parent >= 0 else 1.0))
-            depths.append(1 + (depths[parent] if parent >= 0 else 0))
+        reached, depths = self.reached, self.depths
         leading = min(chain, count, depth, self.chain_length)
         order = sorted(range(leading, len(reached)), key=lambda i: (-reached[i], i))
         others = [i for i in order if depths[i] <= depth and reached[i] >= least]
@@ -110,6 +106,14 @@ class TokenTree(Generic[Id]):
         for parent in self.parents:
             depths.append(1 if parent < 0 else depths[parent] + 1)
         return depths
+
+    @property
+    def reached(self) -> list[float]:
+        """How likely each id is reached: that it and all that lead to it are right."""
+        reached: list[float] = []
+        for probability, parent in zip(self.probabilities, self.parents, strict=True):
+            reached.append(probability * (reached[parent] if parent >= 0 else 1.0))
+        return reached
 
     def path_to(self, index: int) -> list[int]:
         """Indices from a root to the id at `index`, itself included; none for -1."""

@@ -90,7 +90,7 @@ def worth_verifying(
         (-reached, index, number)
         for number, (tree, _) in enumerate(trees)
         if cut[number]
-        for index, reached in enumerate(_reached(tree))
+        for index, reached in enumerate(tree.reached)
     )[: max(0, times.reach - rows)]
     table = times.table(rows + len(ranked))
     tokens, rate, count = float(len(trees)), len(trees) / table[rows - 1], 0
@@ -105,11 +105,3 @@ def worth_verifying(
         tree.select(sorted(indices)) if is_cut else tree
         for (tree, _), is_cut, indices in zip(trees, cut, kept, strict=True)
     ]
-
-
-def _reached(tree: TokenTree[Any]) -> list[float]:
-    """How likely each id is reached; an id is never likelier than its parent, which is earlier."""
-    reached: list[float] = []
-    for probability, parent in zip(tree.probabilities, tree.parents, strict=True):
-        reached.append(probability * (reached[parent] if parent >= 0 else 1.0))
-    return reached
