@@ -12,8 +12,12 @@ from tokalign.tokenizer.vocabulary import TargetId
 def last_beams(beams: Beams, source: str = SOURCE) -> TokenTree[TargetId]:
     """The last step's beams alone, their shared prefixes merged: the beams 7 8 9, 7 8 4 and 7 2 3
     are six rows instead of nine."""
-    kept = {node for place in beams.chosen[-1] for node in beams._path(place)}
-    return beams._as_tree((node for node in beams._nodes() if node in kept), source)
+    count = len(beams.ids[0][0])
+    paths: list[list[TargetId]] = [[]]
+    for rows, chosen in zip(beams.ids, beams.chosen, strict=True):
+        paths = [[*paths[place // count], rows[place // count][place % count]] for place in chosen]
+    tree = beams.tree(source)
+    return tree.select(sorted({index for path in paths for index in tree.path_of(path)}))
 
 
 class WholeBeams(BeamDrafter):

@@ -16,7 +16,7 @@ Source: ReDrafter (Cheng et al., 2024), section 3.2.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from math import exp, isfinite
 from typing import NamedTuple, TypeAlias, cast
 
@@ -52,53 +52,27 @@ class Beams(NamedTuple):
     chosen: Sequence[Sequence[int]]
 
     def tree(self, source: str) -> TokenTree[TargetId]:
-        """All continuations, the chain of the most probable beam first."""
-        return self._as_tree(self._nodes(), source)
-
-    @property
-    def _count(self) -> int:
-        return len(self.ids[0][0])
-
-    def _parent(self, step: int, place: int) -> int:
-        """The place in the step before that a continuation follows; -1 in the first one."""
-        return self.chosen[step - 1][place // self._count] if step else -1
-
-    def _path(self, place: int) -> list[tuple[int, int]]:
-        """Step and place of the continuations that lead to one of the last step."""
-        path = []
-        for step in reversed(range(len(self.chosen))):
-            path.append((step, place))
-            place = self._parent(step, place)
-        return path[::-1]
-
-    def _nodes(self) -> Iterator[tuple[int, int]]:
-        """Step and place of every continuation, those of the most probable beam first."""
-        first = self._path(self.chosen[-1][0])
-        yield from first
-        for step, of_beams in enumerate(self.logprobs):
-            for beam, values in enumerate(of_beams if step else of_beams[:1]):
-                for rank, value in enumerate(values):
-                    node = step, beam * self._count + rank
-                    if isfinite(value) and node not in first:
-                        yield node
-
-    def _as_tree(self, nodes: Iterator[tuple[int, int]], source: str) -> TokenTree[TargetId]:
-        """These continuations, of which none comes before the one that it follows."""
-        index: dict[tuple[int, int], int] = {}
+        """All possible continuations, the chain of the most probable beam first."""
         ids: list[TargetId] = []
         parents: list[int] = []
         probabilities: list[float] = []
-        for step, place in nodes:
-            beam, rank = divmod(place, self._count)
-            parent = index.get((step - 1, self._parent(step, place))) if step else -1
-            if parent is None:  # its beam is impossible
-                continue
-            index[step, place] = len(ids)
-            ids.append(self.ids[step][beam][rank])
-            parents.append(parent)
-            probabilities.append(exp(self.logprobs[step][beam][rank]))
+        beams: list[int | None] = [-1]  # the index of what each beam ends with; None if impossible
+        for chosen, rows, of_rows in zip(self.chosen, self.ids, self.logprobs, strict=True):
+            places: list[int | None] = []
+            for parent, row, of_row in zip(beams, rows, of_rows, strict=False):  # the first is one
+                for token, logprob in zip(row, of_row, strict=True):
+                    if parent is None or not isfinite(logprob):
+                        places.append(None)
+                        continue
+                    places.append(len(ids))
+                    ids.append(token)
+                    parents.append(parent)
+                    probabilities.append(exp(logprob))
+            beams = [places[place] for place in chosen]
         count = len(ids)
-        return TokenTree(tuple(ids), tuple(parents), (source,) * count, tuple(probabilities))
+        tree = TokenTree(tuple(ids), tuple(parents), (source,) * count, tuple(probabilities))
+        first = tree.path_to(-1 if beams[0] is None else beams[0])
+        return tree.select([*first, *sorted({*range(count)} - {*first})])
 
 
 State: TypeAlias = tuple[Array, ...]
