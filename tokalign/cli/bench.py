@@ -37,7 +37,6 @@ from tokalign.cli.options import (
     TEMP,
 )
 from tokalign.cli.output import figures_table, note, notes_last, paragraph, progress, show
-from tokalign.cli.report import require_page
 from tokalign.cli.texts import PromptText, language_of_model, read_prompts
 from tokalign.errors import UsageError
 from tokalign.runtime.options import (
@@ -51,7 +50,6 @@ from tokalign.runtime.options import (
     read_draft_tokens,
     take,
 )
-from tokalign.storage import require_writable
 
 if TYPE_CHECKING:
     from tokalign.evaluate.bench import Bench
@@ -158,8 +156,6 @@ def command(**values: Any) -> None:
     With --text nothing but a draft model is run. A table goes to stdout, in Markdown.
     """
     html = values.pop("html")
-    if html is not None:
-        require_page(html)
     options = read_options(values)
     if options.text:
         from tokalign.cli.bench_texts import show_texts
@@ -168,8 +164,6 @@ def command(**values: Any) -> None:
         return
     from tokalign.evaluate.comparison import compare
 
-    if options.publish is not None:
-        require_writable(options.publish)
     about, decoder, measurements = _measured(options)
     comparison = compare(measurements)
     result = as_object(comparison, about)

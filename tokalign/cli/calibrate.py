@@ -11,10 +11,8 @@ import click
 from tokalign.cli.command import Command, FilePath, FiniteRange, Option, flag
 from tokalign.cli.options import DRAFT, DRAFTER, DTYPE, HTML, TARGET
 from tokalign.cli.output import note, notes_last, paragraph, progress, rows, show, table
-from tokalign.cli.report import require_page
 from tokalign.errors import DisturbedError, UsageError
 from tokalign.runtime.options import DEFAULT_DRAFT_TOKENS, DraftingOptions
-from tokalign.storage import require_writable
 
 if TYPE_CHECKING:
     from tokalign.runtime.cost import CostCurve
@@ -29,7 +27,7 @@ _OPTIONS = (
     Option(
         "--output",
         "Write the curve here, not to the cache.",
-        FilePath(".json", mark="tokalign-cost-curve"),
+        FilePath(".json", mark="tokalign-cost-curve", parents=True),
     ),
     flag("--refresh", "Measure again, even if nothing has changed."),
     Option("--budget", "Seconds after which measuring ends.", FiniteRange(min=1), 30.0),
@@ -59,10 +57,6 @@ def command(
     from tokalign.runtime.cost import find_curve, store_curve
     from tokalign.runtime.mlx.weights import machine_of
 
-    if output is not None:
-        require_writable(output, parents=True)
-    if html is not None:
-        require_page(html)
     decoder = _load(target, draft, drafter, dtype)
     machine = machine_of(decoder.target.model, *decoder.drafting_models)
     curve = None if refresh else find_curve(machine)

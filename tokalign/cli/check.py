@@ -15,7 +15,6 @@ from tokalign.cli.calibrate import measure_shape
 from tokalign.cli.command import MODEL_NAME, NAME, PATH, Command, Option, flag
 from tokalign.cli.options import FIELD, HTML, TRUST
 from tokalign.cli.output import note, notes_last, paragraph, rows, show, table
-from tokalign.cli.report import require_page
 from tokalign.cli.texts import language_of_model
 from tokalign.errors import DisturbedError
 from tokalign.storage import LANGUAGES, parse_json, sample_text
@@ -71,8 +70,6 @@ def command(
     FILE is the text to measure on: .txt or .jsonl (also .gz, .zst, .xz) or .parquet; without it, a
     sample text.
     """
-    if html is not None:
-        require_page(html)
     from tokalign.build.corpus import Corpus
     from tokalign.build.dictionary.dictionary_bundle import dictionary_of_lines
     from tokalign.evaluate.drafter_fit import judge_drafter

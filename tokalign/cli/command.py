@@ -24,18 +24,21 @@ from tokalign.cli.conflicts import flag_of, refuse_idle, was_typed
 from tokalign.cli.output import flags
 from tokalign.errors import UsageError, is_text, require, shown
 from tokalign.names.aliases import aliases, check_name
-from tokalign.storage import as_path, is_replaceable, parse_json
+from tokalign.storage import as_path, is_replaceable, parse_json, require_writable
 
 _EMPTY = "it is empty; give a name or a path."
 
 
 class FilePath(click.Path):
-    """click's type of a path, as `pathlib.Path`. kind: the ending that a file to write must have.
-    mark: what its first lines hold, else it is of another kind. shown: what the help calls it."""
+    """click's type of a path, as `pathlib.Path`. kind: the ending that a file to write must have;
+    that it can be written is checked before any work. mark: what its first lines hold, else it is
+    of another kind. parents: folders are made for it. shown: what the help calls it."""
 
-    def __init__(self, kind: str = "", *, mark: str = "", shown: str = "FILE") -> None:
+    def __init__(
+        self, kind: str = "", *, mark: str = "", parents: bool = False, shown: str = "FILE"
+    ) -> None:
         super().__init__(path_type=Path)
-        self.kind, self._mark, self._shown = kind, mark, shown + kind
+        self.kind, self._mark, self._parents, self._shown = kind, mark, parents, shown + kind
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
         return self._shown
@@ -45,12 +48,13 @@ class FilePath(click.Path):
             self.fail(_EMPTY, param, ctx)
         # A shell leaves the ~ of --output=~/new as it is, and a default has seen none.
         path: Any = super().convert(as_path(value), param, ctx)
-        if self.kind and path.suffix != self.kind:
+        if self.kind:
             name = shown(str(path))
-            self.fail(f"{name} does not end in {self.kind}; give another name.", param, ctx)
-        if self.kind and not is_replaceable(path, self._mark):
-            name = shown(str(path))
-            self.fail(f"{name} is there, with other content; give another name.", param, ctx)
+            if path.suffix != self.kind:
+                self.fail(f"{name} does not end in {self.kind}; give another name.", param, ctx)
+            if not is_replaceable(path, self._mark):
+                self.fail(f"{name} is there, with other content; give another name.", param, ctx)
+            require_writable(path, parents=self._parents)
         return path
 
 

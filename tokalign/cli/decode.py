@@ -20,7 +20,6 @@ from tokalign.cli.output import (
     reading_stdin,
     to_stderr,
 )
-from tokalign.cli.report import require_page
 from tokalign.errors import UsageError
 from tokalign.runtime.options import take
 from tokalign.storage import as_path, write_file
@@ -71,8 +70,6 @@ def command(
     statistics to stderr; with --json one object on stdout has both.
     """
     flags.quiet = flags.quiet or verbose is False
-    if html is not None:
-        require_page(html)
     named = {name: values[name] and str(values[name]) for name in ("target", "draft", "drafter")}
     options, text = take(PromptOptions, values), read_prompt(prompt)
     grammar = None if json_schema is None else _read_schema(json_schema)

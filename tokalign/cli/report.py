@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tokalign.errors import MissingAssetError
 from tokalign.installation import install_line
-from tokalign.storage import require_writable, write_file
+from tokalign.storage import write_file
 
 if TYPE_CHECKING:
     from tokalign.runtime.cost import CostCurve
@@ -45,10 +45,8 @@ class Report:
     rows: Sequence[Sequence[object]]
 
 
-def require_page(path: Path) -> None:
-    """Check before long work that a page can be drawn and written. Raises: MissingAssetError
-    without pygal; as `require_writable`."""
-    require_writable(path)
+def require_plots() -> None:
+    """Check before long work that plots can be drawn. Raises: MissingAssetError without pygal."""
     if find_spec("pygal") is None:
         raise MissingAssetError(
             f"plots are drawn by pygal, which is not installed; install it with: "
