@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 from weakref import WeakKeyDictionary
@@ -47,15 +46,13 @@ def open_dictionary(
     `languages` cannot be honoured.
     """
 
-    def read(path: Path) -> _Opened:
-        bundle = _read(path, "dictionary", target, remedy=HOW_TO_BUILD)
-        return _Opened(
-            path, bundle.language, BackoffTable.from_bundle(bundle, len(target.vocabulary))
-        )
+    def make(path: Path, bundle: Bundle) -> _Opened:
+        table = BackoffTable.from_bundle(bundle, len(target.vocabulary))
+        return _Opened(path, bundle.language, table)
 
     named = {os.path.abspath(file): Path(file) for file in files}
-    kept = partial(_kept, target, ("dictionary",), read=read)
-    opened = [kept(path) for path in named.values()]
+    read = _reader("dictionary", make, target, remedy=HOW_TO_BUILD)
+    opened = [read(path) for path in named.values()]
     if languages or not files:
         found = [
             *find_tables(
@@ -65,7 +62,7 @@ def open_dictionary(
         known = {table.language for table in opened} | {header.language for _, header in found}
         _require_languages(languages, known)
         others = [table for table in found if os.path.abspath(table[0]) not in named]
-        opened += _usable("dictionary", others, languages, kept, note)
+        opened += _usable("dictionary", others, languages, read, note)
     if len(opened) < 2:
         return opened[0].table if opened else None
     tables = _by_source(opened)
@@ -90,13 +87,12 @@ def open_logit_rows(
     """What a model of this tokenizer expects of corpora in these languages, joined; None where
     nothing is found."""
 
-    def read(path: Path) -> LogitRows:
-        bundle = _read(path, LOGITS, target, remedy="tokalign build --from-model")
+    def make(_path: Path, bundle: Bundle) -> LogitRows:
         return LogitRows.from_bundle(bundle, len(target.vocabulary))
 
+    read = _reader(LOGITS, make, target, remedy="tokalign build --from-model")
     found = [*find_tables(LOGITS, target=target.fingerprint, model_folder=model_folder, note=note)]
-    kept = partial(_kept, target, (LOGITS,), read=read)
-    rows = [*_usable(LOGITS, found, languages, kept, note)]
+    rows = [*_usable(LOGITS, found, languages, read, note)]
     return joined(rows) if len(rows) > 1 else rows[0] if rows else None
 
 
@@ -117,15 +113,14 @@ def open_alignment(
     """
     build = "tokalign build --alignment-only --draft DRAFT --target TARGET"
 
-    def read(path: Path) -> Alignment:
-        bundle = _read(path, "alignment", target, draft, remedy=build)
+    def make(_path: Path, bundle: Bundle) -> Alignment:
         return Alignment.from_bundle(
             bundle, draft=draft.vocabulary.tokens, target_size=len(target.vocabulary)
         )
 
-    kept = partial(_kept, target, ("alignment", draft.fingerprint), read=read)
+    read = _reader("alignment", make, target, draft, remedy=build)
     if file is not None:
-        return kept(Path(file))
+        return read(Path(file))
     found = find_tables(
         "alignment",
         target=target.fingerprint,
@@ -133,7 +128,7 @@ def open_alignment(
         model_folder=model_folder,
         note=note,
     )
-    for alignment in _usable("alignment", [*found], (), kept, note):
+    for alignment in _usable("alignment", [*found], (), read, note):
         return alignment
     note(
         "alignment -> computed now, because no table of this pair was found; "
@@ -146,16 +141,30 @@ _tables: WeakKeyDictionary[Tokenizer[Any], dict[Hashable, tuple[FileState, objec
 _tables = WeakKeyDictionary()
 
 
-def _kept(
-    target: Tokenizer[Any], key: tuple[Hashable, ...], path: Path, read: Callable[[Path], T]
-) -> T:
-    """What `read` makes of a table of this tokenizer, kept as long as there is the tokenizer and
-    the file is the same. key: what it is made into."""
-    tables, state = _tables.setdefault(target, {}), file_state(path)
-    known = tables.get((*key, path))
-    if state is None or known is None or known[0] != state:
-        known = tables[*key, path] = state or (), read(path)
-    return cast("T", known[1])
+def _reader(
+    kind: str,
+    make: Callable[[Path, Bundle], T],
+    target: Tokenizer[TargetId],
+    draft: Tokenizer[DraftId] | None = None,
+    *,
+    remedy: str,
+) -> Callable[[Path], T]:
+    """Reads table files of this kind and these tokenizers. What is made of one is kept as long as
+    there is the target's tokenizer and the file is the same. It raises: BundleError,
+    FingerprintError."""
+    theirs = None if draft is None else draft.fingerprint
+
+    def read(path: Path) -> T:
+        tables, state = _tables.setdefault(target, {}), file_state(path)
+        known = tables.get((kind, theirs, path))
+        if state is None or known is None or known[0] != state:
+            bundle = read_bundle(path)
+            bundle.require_kind(kind)
+            bundle.require(target=target.fingerprint, draft=theirs, remedy=remedy)
+            known = tables[kind, theirs, path] = state or (), make(path, bundle)
+        return cast("T", known[1])
+
+    return read
 
 
 def verify_table(path: Path) -> None:
@@ -180,22 +189,6 @@ class _Opened(NamedTuple):
     path: Path
     language: str
     table: Dictionary
-
-
-def _read(
-    path: Path,
-    kind: str,
-    target: Tokenizer[TargetId],
-    draft: Tokenizer[DraftId] | None = None,
-    *,
-    remedy: str,
-) -> Bundle:
-    """A table file of this kind and these tokenizers. Raises: BundleError, FingerprintError."""
-    bundle = read_bundle(path)
-    bundle.require_kind(kind)
-    theirs = None if draft is None else draft.fingerprint
-    bundle.require(target=target.fingerprint, draft=theirs, remedy=remedy)
-    return bundle
 
 
 def _usable(
