@@ -8,6 +8,7 @@ tree.py                 one tree of all sources, asked anew in every round
     growth.py               how it grows
     answers.py              a draft model's answer as one of them
     mixing.py               one probability for each id that several sources expect
+    trust.py                how far such probabilities hold in this text
     weights.py              what every source contributes to it, as it was fitted
 
 How much to draft is decided in every round, from what passes cost and what was accepted:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import expm1, log
 
-from tokalign.runtime.draft.mixing import LEAST
+from tokalign.runtime.draft.trust import LEAST
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 

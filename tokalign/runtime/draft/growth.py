@@ -16,7 +16,8 @@ from typing import Any
 
 from tokalign.runtime.draft.answers import Answer
 from tokalign.runtime.draft.costs import Plan
-from tokalign.runtime.draft.mixing import LEAST_REACHED, MOST, Candidate, Expected, Mixer, Shift
+from tokalign.runtime.draft.mixing import LEAST_REACHED, MOST, Candidate, Expected, Mixer
+from tokalign.runtime.draft.trust import Shift
 from tokalign.runtime.grammar import State
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
