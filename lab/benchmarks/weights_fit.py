@@ -42,6 +42,7 @@ from tokalign.runtime.draft import tree
 from tokalign.runtime.draft.lookup import LogitStore
 from tokalign.runtime.draft.mixing import (
     HEARD,
+    LEAST,
     MOST,
     RECENT,
     Candidate,
@@ -50,7 +51,6 @@ from tokalign.runtime.draft.mixing import (
     Mixing,
 )
 from tokalign.runtime.draft.tree import TreeDrafter
-from tokalign.runtime.draft.trust import LEAST
 from tokalign.runtime.draft.weights import MODELS, Weights, kind_of, ranked_priors_of, weights_of
 from tokalign.runtime.drafting import Drafting, make_drafter
 from tokalign.tables.token_tree import EMPTY_TREE

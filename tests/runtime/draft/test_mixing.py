@@ -14,14 +14,15 @@ from hypothesis import strategies as st
 from tokalign.runtime.draft.mixing import (
     _TRUST_RATE,
     HEARD,
+    LEAST,
     MOST,
     Candidate,
     Mixer,
     Mixing,
     Reliance,
+    Trust,
 )
 from tokalign.runtime.draft.neural import Acceptance
-from tokalign.runtime.draft.trust import LEAST, Trust
 from tokalign.runtime.draft.weights import (
     ALONE,
     MODELS,

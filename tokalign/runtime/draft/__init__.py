@@ -4,11 +4,8 @@ lookup.py               from dictionaries, and from the target's top-k logits at
 context_copy.py         copies of what followed an earlier occurrence of the text's end
     suffix_automaton.py     where that is
 neural.py               a draft model, and how far its drafts were right
-tree.py                 one tree of all sources, asked anew in every round
-    growth.py               how it grows
-    answers.py              a draft model's answer as one of them
+tree.py                 one tree of all sources
     mixing.py               one probability for each id that several sources expect
-    trust.py                how far such probabilities hold in this text
     weights.py              what every source contributes to it, as it was fitted
 
 How much to draft is decided in every round, from what passes cost and what was accepted:
