@@ -41,7 +41,7 @@ FREE_ROWS = Costs(rows=(1.0,))
 """Costs under which any number of rows takes one pass, as emulators count."""
 
 _LEAST_OF_CHAIN = 0.02
-"""The same for an id of a chain."""
+"""Ids of a chain that are less likely to be reached are not looked at."""
 
 _UNLIKELY = 0.5
 """Where an id would have to be more probable than this to join the tree, none is looked for. That
