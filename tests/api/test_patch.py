@@ -72,7 +72,10 @@ ours.stream_generate = told
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("options", "count"), [("", "3"), ("num_draft_tokens=None", "None")])
+@pytest.mark.parametrize(
+    ("options", "count"),
+    [("", "3"), ("num_draft_tokens=None, translation='exact'", "None")],  # without a draft model
+)
 def test_options_of_the_patch_hold_whatever_the_program_says(options: str, count: str) -> None:
     patched = f"{_TOLD}import tokalign; tokalign.patch_mlx_lm({options})\n"
     assert run(f"{patched}{MAIN}", *GENERATE).stderr.split()[-1] == count

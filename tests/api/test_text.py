@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from pathlib import Path
@@ -15,6 +16,7 @@ from places import DEMO
 from random_models import plainly, random_model
 
 import tokalign
+from tokalign.api.objects import OF_A_DRAFT_MODEL
 from tokalign.errors import UsageError
 from tokalign.runtime.draft.opening_knowledge import shared_knowledge
 from tokalign.runtime.mlx.sampling import Sampling
@@ -84,6 +86,44 @@ def test_the_tokenizer_of_a_draft_model_has_to_be_given(pair: dict[str, Any]) ->
     given = {"draft_tokenizer": pair["tokenizer"], "max_tokens": 8, **models}
     found = [r.token for r in tokalign.stream_generate(prompt=PROMPT, **given)]
     assert found == plain(pair, 8)[: len(found)]
+
+
+@pytest.mark.parametrize("name", OF_A_DRAFT_MODEL)
+def test_what_only_a_draft_model_uses_is_not_ignored_without_one(
+    pair: dict[str, Any], name: str
+) -> None:
+    alone = {"model": pair["model"], "tokenizer": pair["tokenizer"], name: "exact"}
+    refused = pytest.raises(UsageError, match=f"^{name} does nothing without draft_model; pass")
+    with refused:
+        tokalign.stream_generate(prompt=PROMPT, **alone)
+    if name != "draft_prompt":
+        with refused:
+            tokalign.batch_generate(prompts=[PROMPT], **alone)
+
+
+def test_no_draft_tokens_are_drafted_as_in_mlx_lm(pair: dict[str, Any]) -> None:
+    for how in ({}, {"method": "draft"}):
+        given = {"max_tokens": 8, "num_draft_tokens": 0, **pair, **how}
+        responses = list(tokalign.stream_generate(prompt=PROMPT, **given))
+        assert [r.token for r in responses] == plain(pair, 8)[: len(responses)]
+        assert not any(r.from_draft for r in responses)
+    for count in (-1, 1.5, True):
+        with pytest.raises(UsageError, match=r"^num_draft_tokens has to be an integer"):
+            tokalign.stream_generate(prompt=PROMPT, **{**pair, "num_draft_tokens": count})
+
+
+def test_messages_for_callers_name_no_option_of_the_command_line() -> None:
+    """What both meet is called by its name alone; commands are spelled as they are typed."""
+    typed_only = {"chat.py", "cost.py", "decoder.py", "options.py", "weights.py"}
+    package = Path(tokalign.__file__).parent
+    for file in (*package.glob("api/**/*.py"), *package.glob("runtime/**/*.py")):
+        tree = ast.parse(file.read_text("utf-8"))
+        pages = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and id(node) not in pages:
+                option = re.search(r"(?<![\w-])--[a-z]", str(node.value))
+                is_command = "tokalign " in str(node.value)
+                assert not option or is_command or file.name in typed_only, (file, node.value)
 
 
 def test_stop_ids_are_also_those_of_the_models_configuration(

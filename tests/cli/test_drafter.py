@@ -151,7 +151,7 @@ def test_what_cannot_be_done_is_one_line() -> None:
     for options, error, told in (
         ({"method": "drafter"}, MissingAssetError, "tokalign train"),
         ({"drafter": DRAFTER / "missing"}, MissingAssetError, "does not exist"),
-        ({"drafter": DRAFT}, BundleError, "or a draft model with --draft"),
+        ({"drafter": DRAFT}, BundleError, "give another one, or a draft model"),
     ):
         given: dict[str, Any] = options
         with pytest.raises(error, match=told) as caught:

@@ -86,7 +86,7 @@ def test_it_is_named_and_nothing_is_downloaded(target: Path, tmp_path: Path) -> 
     told = run("decode", "--target", target, *PROMPT)
     assert told.code == 0, told.err
     line = next(line for line in told.err.splitlines() if REPOSITORY in line)
-    assert "(DFlash, MIT, 2.1 GB); --drafter auto downloads and uses it" in line
+    assert "(DFlash, MIT, 2.1 GB); drafter auto downloads and uses it" in line
     assert not (tmp_path / "hub").exists()
     shown = run("tables", "show", target).out
     assert f"{REPOSITORY} (DFlash, MIT, 2.1 GB)" in shown
@@ -125,7 +125,7 @@ def test_what_auto_cannot_find_is_one_line_before_a_model_is_loaded(
     told.is_refused(4, f"{REPOSITORY} is not in the Hub cache", "once online")
     other = target.rename(tmp_path / "mine")
     told = run("decode", "--target", other, "--drafter", "auto", *PROMPT)
-    told.is_refused(4, "no published drafter of", "--drafter NAME")
+    told.is_refused(4, "no published drafter of", "name one")
     with pytest.raises(MissingAssetError, match="this target"):
         named_or_published("auto", None)
 

@@ -93,7 +93,7 @@ def test_a_quantized_cache_is_refused() -> None:
     options = CacheOptions(kv_bits=8, quantized_kv_start=0)
     session = TargetModelSession(target, options, watch=assistant.watch)
     drafter = with_trained(assistant.session(session), sampler=None)
-    with pytest.raises((IncompatibleError, NotImplementedError), match=r"--kv-bits|quantized"):
+    with pytest.raises((IncompatibleError, NotImplementedError), match=r"kv_bits|quantized"):
         rounds_of(drafter, session, prompt=[5, 3, 8])
 
 

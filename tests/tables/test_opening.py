@@ -77,7 +77,11 @@ def test_of_several_languages_each_is_a_source_and_a_note_says_so(folders: Folde
     notes: list[str] = []
     assert sources_of(note=notes.append) == {"dictionary:uk": 4, "dictionary:pl": 1}
     assert len(notes) == 3
-    for said in ("dictionary:pl, dictionary:uk", "predicts the text best is asked", "--language"):
+    for said in (
+        "dictionary:pl, dictionary:uk",
+        "predicts the text best is asked",
+        "; language or dictionary chooses",
+    ):
         assert said in notes[-1]
     assert answer_of(languages=["uk"]) == 4
     assert answer_of(languages=["pl"]) == 1

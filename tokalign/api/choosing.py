@@ -132,5 +132,5 @@ def _explanation(drafting: Drafting, *, with_model: bool, with_drafter: bool) ->
     if with_drafter:
         sources.append("trained drafter")
     if not (with_model or with_drafter):
-        missing.append("no draft model is given (--draft)")
+        missing.append("no draft model is given")
     return "; ".join([f"guesses come from {', '.join(sources)}", *missing])

@@ -39,6 +39,9 @@ from tokalign.tokenizer.vocabulary import Id
 AnyTokenizer = Any
 """A tokalign `Tokenizer`, a path to a model's folder, or mlx-lm's or transformers' tokenizer."""
 
+OF_A_DRAFT_MODEL = ("draft_tokenizer", "draft_prompt", "translation", "alignment")
+"""Keywords that do nothing without a draft model."""
+
 _LOADED_WITH = "tokalign_tokenizer"
 _READ_AS = "_tokalign_tokenizer"
 
@@ -47,6 +50,15 @@ def check_model(name: str, model: Any) -> None:
     """Raises: UsageError for what is no model, such as the pair that `mlx_lm.load` returns."""
     if not callable(model) or not hasattr(model, "layers"):
         raise UsageError(f"{name} has to be a model as mlx_lm.load returns it, not {shown(model)}")
+
+
+def check_draft_model(draft_model: Any, **given: Any) -> None:
+    """Raises: UsageError for a keyword that does nothing because there is no draft model."""
+    for name in OF_A_DRAFT_MODEL:
+        if draft_model is None and given.get(name) is not None:
+            raise UsageError(
+                f"{name} does nothing without draft_model; pass that too, or leave {name} out"
+            )
 
 
 def check_stream(stream: Any) -> None:

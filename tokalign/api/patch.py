@@ -15,7 +15,7 @@ from inspect import signature
 from typing import Any
 
 from tokalign.api import text
-from tokalign.api.objects import remember_tokenizer, tokenizer_of
+from tokalign.api.objects import OF_A_DRAFT_MODEL, remember_tokenizer, tokenizer_of
 from tokalign.errors import BundleError, MissingAssetError, UsageError
 
 _PROGRAMS = ("mlx_lm.generate", "mlx_lm.chat", "mlx_lm.cache_prompt", "mlx_lm.server")
@@ -76,8 +76,11 @@ def patch_mlx_lm(**options: Any) -> None:
 
     @wraps(text.stream_generate)
     def stream_generate(*args: Any, **given: Any) -> Any:
+        known = signature(mlx_lm_generate).bind_partial(*args, **given).arguments
+        has_draft = {**known, **known.get("kwargs", {})}.get("draft_model") is not None
+        more = {n: v for n, v in options.items() if has_draft or n not in OF_A_DRAFT_MODEL}
         try:
-            responses = text.stream_generate(*args, **{**given, **options})
+            responses = text.stream_generate(*args, **{**given, **more})
         except Exception as error:
             return instead(error, args, given)
         return started(responses, args, given)

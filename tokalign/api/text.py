@@ -20,6 +20,7 @@ from tokalign.api.call import Call
 from tokalign.api.objects import (
     AnyTokenizer,
     as_tokenizer,
+    check_draft_model,
     check_stream,
     detokenizer_of,
     encode,
@@ -126,6 +127,9 @@ def stream_generate(
     Raises: UsageError for arguments that cannot be honoured, IncompatibleError for parts that do
     not fit together, BundleError for a damaged table, MissingAssetError for what is not there.
     """
+    check_draft_model(
+        draft_model, draft_tokenizer=draft_tokenizer, draft_prompt=draft_prompt, **options
+    )
     drafting, cache = take(DraftingOptions, options), take(CacheOptions, options)
     for name in options:
         raise TypeError(f"stream_generate() got an unexpected keyword argument {name!r}")

@@ -15,6 +15,7 @@ from mlx_lm.generate import BatchResponse, BatchStats
 from tokalign.api.assemble import assemble
 from tokalign.api.objects import (
     AnyTokenizer,
+    check_draft_model,
     check_stream,
     encode,
     language_model,
@@ -70,6 +71,7 @@ def batch_generate(
     completion_batch_size: how many are decoded at once. prefill_batch_size: as in mlx-lm, not used.
     Raises: as `stream_generate`.
     """
+    check_draft_model(draft_model, draft_tokenizer=draft_tokenizer, **options)
     drafting, cache = take(DraftingOptions, options), take(CacheOptions, options)
     for name in options:
         raise TypeError(f"batch_generate() got an unexpected keyword argument {name!r}")

@@ -64,8 +64,8 @@ def require_published(target: str | Path | None) -> PublishedDrafter:
     published = published_for(target)
     if published is None:
         raise MissingAssetError(
-            f"no published drafter of {target or 'this target'} is known; name one with --drafter "
-            "NAME, train one with tokalign train, or leave --drafter out"
+            f"no published drafter of {target or 'this target'} is known; name one, train one "
+            "with tokalign train, or leave the drafter out"
         )
     return published
 

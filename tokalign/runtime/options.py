@@ -46,7 +46,7 @@ ALL_ENDS, MLX_LM_ENDS = "all", "mlx-lm"
 """Where an output ends: at every token that ends a text or a turn, or only where mlx-lm ends it."""
 
 NO_DICTIONARY = (
-    "no dictionary fits the target's tokenizer; give --dictionary FILE, or build one with: "
+    "no dictionary fits the target's tokenizer; give the file of one, or build one with: "
     f"{HOW_TO_BUILD}"
 )
 
@@ -69,21 +69,15 @@ def choose_method(method: str, *, draft: bool, dictionary: bool, drafter: bool) 
     if method == AUTO:
         return "hybrid"
     if method == "draft" and not draft:
-        raise UsageError("--method draft needs a draft model; give --draft NAME")
+        raise UsageError("method draft needs a draft model; give one")
     if method == "drafter" and not drafter:
         raise MissingAssetError(
-            "--method drafter needs a trained drafter of this target, and none is named or found "
-            "beside it; give --drafter FOLDER, or train one with: tokalign train"
+            "method drafter needs a trained drafter of this target, and none is named or found "
+            "beside it; give the folder of one, or train one with: tokalign train"
         )
     if method == "dictionary" and not dictionary:
         raise MissingAssetError(NO_DICTIONARY)
     return method
-
-
-def check_draft_tokens(count: int | None) -> None:
-    """Raises: UsageError for a number of draft tokens below 1; None leaves the choice open."""
-    if count is not None and count < 1:
-        raise UsageError(f"--num-draft-tokens {count} drafts nothing; use --method plain for that")
 
 
 def read_draft_tokens(given: str) -> int | None:
@@ -92,7 +86,8 @@ def read_draft_tokens(given: str) -> int | None:
         return None
     if not given.isdecimal():
         raise UsageError(f"--num-draft-tokens {given} is not a count; give a number, or auto")
-    check_draft_tokens(int(given))
+    if not int(given):
+        raise UsageError(f"--num-draft-tokens {given} drafts nothing; use --method plain for that")
     return int(given)
 
 
@@ -141,7 +136,8 @@ class DraftingOptions:
 
     What is left open is chosen when a decoder is assembled. The help of each field says what it is.
 
-    num_draft_tokens: None to have every round choose by expected gain.
+    num_draft_tokens: None to have every round choose by expected gain; 0, as in mlx-lm, stands for
+    the method plain.
     alternatives: ids that a draft model proposes in a tree besides one for each of its passes; 0
     for chains. A draft that has to stay a chain has them in the place of its first id.
     draft_rows: how many ids the hybrid proposes in every round; None to have costs decide.
@@ -211,7 +207,9 @@ class DraftingOptions:
             )
         choose_method(self.method, draft=True, dictionary=True, drafter=True)
         check_translation(self.translation)
-        check_draft_tokens(self.num_draft_tokens)
+        if self.num_draft_tokens == 0:
+            object.__setattr__(self, "method", "plain")
+            object.__setattr__(self, "num_draft_tokens", None)
 
     @property
     def dictionaries(self) -> tuple[FilePath, ...]:
@@ -282,7 +280,7 @@ class CacheOptions:
         check_declared(self)
         if self.max_kv_size is not None and self.kv_bits is not None:
             raise UsageError(
-                "--max-kv-size and --kv-bits exclude each other, because a rotating cache "
+                "max_kv_size and kv_bits exclude each other, because a rotating cache "
                 "cannot be quantized; leave one of them out"
             )
 

@@ -51,7 +51,7 @@ _TRUST = f"{KIND}.trust"
 _MOST_OWNERS, _MOST_IDS = 16, 1 << 15
 """Output stores that are kept, and the ids in each: about 17 MB, and 22 MB of logits."""
 
-_REMEDY = "set TOKALIGN_CACHE to a folder that you may write to, or leave --remember out"
+_REMEDY = "set TOKALIGN_CACHE to a folder that you may write to, or leave remember out"
 
 
 class RememberedStore(LogitStore):

@@ -33,9 +33,7 @@ def request_of(job: Job, loaded: Loaded, earlier: OutputStore | None) -> Request
     """What the decoder is given for a job. earlier: the earlier answers to the same API key, if
     they may be drafted from."""
     options, count = loaded.decoder.drafting.options, job.request.num_draft_tokens
-    if count == 0:
-        options = replace(options, method="plain")
-    elif options.method != "plain":
+    if options.method != "plain":
         options = replace(options, num_draft_tokens=count)
     predicted = () if job.prediction is None else (job.prediction,)
     is_chat = job.request.messages is not None  # the text of a completion is what its ids say

@@ -132,7 +132,7 @@ def known_format(config: Mapping[str, Any], name: str) -> DrafterFormat:
     of = " ".join(map(str, of)) if isinstance(of, list) else of
     raise BundleError(
         f"{name} is no drafter of a known format (its config.json says {shown(of)}); give another "
-        "one, or a draft model with --draft"
+        "one, or a draft model"
     )
 
 
@@ -201,5 +201,5 @@ def reading(name: str) -> Iterator[None]:
     except (OSError, ValueError) as error:
         raise BundleError(
             f"{name} cannot be run: {in_one_line(error)}; fetch it again, use another drafter, or "
-            "leave --drafter out"
+            "leave the drafter out"
         ) from error

@@ -70,7 +70,7 @@ def open_dictionary(
         note(
             Detail(
                 f"several dictionaries fit this tokenizer ({', '.join(sorted(tables))}); the one "
-                "that predicts the text best is asked; --language or --dictionary chooses among "
+                "that predicts the text best is asked; language or dictionary chooses among "
                 "them"
             )
         )

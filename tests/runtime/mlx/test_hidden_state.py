@@ -52,7 +52,7 @@ def comes_from(model: Any) -> None:
 def test_states_give_the_logits(name: str) -> None:
     model = zoo.zoo_model(name)
     if name in WITHOUT:
-        with pytest.raises(IncompatibleError, match="without --drafter"):
+        with pytest.raises(IncompatibleError, match="without a drafter"):
             HiddenStates(model)
     else:
         comes_from(model)

@@ -108,7 +108,7 @@ def test_a_shortlist_is_the_top_of_each_row() -> None:
 def test_a_cache_that_cannot_be_quantized_so_is_refused_in_one_line() -> None:
     options = CacheOptions(kv_bits=8, kv_group_size=128, quantized_kv_start=0)
     session = ModelSession(random_model(), options)
-    with pytest.raises(CacheError, match="--kv-group-size"):
+    with pytest.raises(CacheError, match="another kv_group_size"):
         session.logits([1, 2, 3])
 
 

@@ -326,7 +326,7 @@ def test_quantized_caches_emit_the_same_or_are_refused(name: str) -> None:
     try:
         expected = mlx_lm_emits(name, 12, 50, **QUANTIZED)
     except Exception:  # each architecture fails in its own way
-        with pytest.raises(CacheError, match="--kv-bits"):
+        with pytest.raises(CacheError, match="kv_bits"):
             decode_wildly(name, **QUANTIZED)
         return
     assert emitted_with_drafts(name, 12, 50, **QUANTIZED) == expected
@@ -334,7 +334,7 @@ def test_quantized_caches_emit_the_same_or_are_refused(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["gemma3n", "mistral4", "phi"])
 def test_attention_that_does_not_read_quantized_keys_is_one_clear_error(name: str) -> None:
-    with pytest.raises(CacheError, match=r"cannot be quantized to 8 bits.*leave --kv-bits out"):
+    with pytest.raises(CacheError, match=r"cannot be quantized to 8 bits.*leave kv_bits out"):
         decode_wildly(name, **QUANTIZED)
 
 

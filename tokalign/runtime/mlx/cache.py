@@ -185,7 +185,7 @@ class ModelCache(Generic[Id]):
         except (ValueError, NotImplementedError) as error:
             reason = str(error).partition(". ")[0] or type(error).__name__
             raise self._cannot_be_quantized(
-                reason, "choose another --kv-group-size, or leave --kv-bits out"
+                reason, "choose another kv_group_size, or leave kv_bits out"
             ) from error
 
     def forward(self, tokens: Array, model: Any = None, *, begin: int = UNBOUNDED) -> Array:
@@ -204,7 +204,7 @@ class ModelCache(Generic[Id]):
                 raise
             raise self._cannot_be_quantized(
                 f"its attention does not read quantized keys: {type(error).__name__}",
-                "leave --kv-bits out",
+                "leave kv_bits out",
             ) from error
         if self._passes % _PASSES_PER_CLEANUP == 0:
             mx.clear_cache()
@@ -344,5 +344,5 @@ def kinds_without_rewinding(model: Any) -> list[str]:
 def _cannot_rewind(kinds: Sequence[str]) -> CacheError:
     return CacheError(
         f"this model keeps its context in {', '.join(kinds)}, which cannot be rewound after a "
-        "rejected guess; use --method plain, or another model"
+        "rejected guess; use method plain, or another model"
     )

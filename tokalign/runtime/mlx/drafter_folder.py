@@ -207,5 +207,5 @@ def find_drafter(target: Target, *, note: Note = lambda _: None) -> TrainedDraft
         except TokalignError as error:
             note(f"{error}; it is not used")
     if published is not None and downloaded is None:
-        note(f"published for this target: {published}; --drafter {AUTO} downloads and uses it")
+        note(f"published for this target: {published}; drafter {AUTO} downloads and uses it")
     return None

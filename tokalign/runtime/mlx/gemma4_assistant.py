@@ -146,7 +146,7 @@ def _contents(layer: Any) -> tuple[Array, Array]:
         return layer.before_next()
     if type(layer) is not KVCache:
         raise IncompatibleError(
-            f"an assistant cannot read a {type(layer).__name__}; leave --kv-bits out"
+            f"an assistant cannot read a {type(layer).__name__}; leave kv_bits out"
         )
     return layer.keys[..., : layer.offset, :], layer.values[..., : layer.offset, :]
 

@@ -77,7 +77,7 @@ def head_of(model: Any) -> Any:
     if head is None:
         raise IncompatibleError(
             f"no module of a {getattr(model, 'model_type', 'model')} model gives its logits, so "
-            "its last hidden state cannot be read; use it without --drafter, or another target"
+            "its last hidden state cannot be read; use it without a drafter, or another target"
         )
     return head
 

@@ -52,7 +52,7 @@ class MtpDrafter(CachedDrafter):
         kind, cache = getattr(target, "model_type", None), make_prompt_cache(target)[-1]
         if kind not in GOES_ON_NORMED or type(cache) is not KVCache:
             raise IncompatibleError(
-                f"MTP layers of a {kind} model are not run; leave --drafter out"
+                f"MTP layers of a {kind} model are not run; leave the drafter out"
             )
         self._ends, self.goes_on_normed = TargetEnds.of(target), GOES_ON_NORMED[kind]
         args = getattr(target, "language_model", target).args

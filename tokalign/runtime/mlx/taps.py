@@ -171,7 +171,7 @@ class LayerOutputs:
             raise IncompatibleError(
                 f"the layers {', '.join(map(str, layers))} of a {model.model_type} model are not "
                 "there, or do not give one output for each id, so a drafter cannot read them; give "
-                "the target that it was trained for, or leave --drafter out"
+                "the target that it was trained for, or leave the drafter out"
             )
         self.take()
 

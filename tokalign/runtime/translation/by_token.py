@@ -115,9 +115,9 @@ def same_tokenizer(pair: Pair, sampler: Sampling | None = None) -> ByToken:
     target, draft = pair.target, pair.draft
     if target.fingerprint != draft.fingerprint:
         raise IncompatibleError(
-            f"--translation none needs one tokenizer, but target and draft have two "
+            f"translation none needs one tokenizer, but target and draft have two "
             f"({target.fingerprint[:12]} and {draft.fingerprint[:12]}); "
-            "choose --translation intersection"
+            "choose translation intersection"
         )
     # Equal ids stand for each other; what only the wider vocabulary has stands for nothing.
     sizes = len(draft.vocabulary), len(target.vocabulary)
