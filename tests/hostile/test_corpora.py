@@ -196,6 +196,9 @@ HOSTILE = {
     "ten thousand empty zstandard frames": Hostile(
         "a.txt.zst", lambda: zst(b"") * 10_000 + zst(LINE)
     ),
+    "gzip that its name does not say": Hostile("a.txt", gz(LINE), refused="packed by gzip"),
+    "an archive named as objects": Hostile("a.jsonl", zst(OBJECT), refused="packed by zstd"),
+    "gzip of gzip": Hostile("a.txt.gz", gz(gz(LINE)), refused="packed by gzip"),
     "an archive in an archive": Hostile(
         "a.txt.gz.zst", zst(gz(LINE)), refused="not a kind of corpus file"
     ),

@@ -34,6 +34,12 @@ _ROOM = "set TMPDIR to a folder with room for the largest corpus file"
 _BOM = b"\xef\xbb\xbf"
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 _JSON = json.JSONDecoder(parse_int=float)  # as int, Python refuses more than 4,300 digits
+_PACKED = {
+    b"\x1f\x8b": "gzip",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"\xfd7zXZ": "xz",
+    b"PK\x03\x04": "zip",
+}
 _SHOWN_FIELDS = 10
 _ROWS = 256
 _READING = {"pre_buffer": False, "page_checksum_verification": True}  # where a file has checksums
@@ -96,8 +102,9 @@ class TextFile:
     def texts(self) -> Iterator[str]:
         """One text per line, object or row; some may be empty.
 
-        Raises: CorpusError for a file that cannot be read, changes meanwhile, is damaged or in
-        UTF-16, and for a field that the first object or the Parquet file lacks.
+        Raises: CorpusError for a file that cannot be read, changes meanwhile, is damaged, in UTF-16
+        or packed otherwise than its name says, and for a field that the first object or the Parquet
+        file lacks.
         """
         return self._texts_of_rows() if self._source.kind == ".parquet" else self._texts_of_lines()
 
@@ -108,6 +115,12 @@ class TextFile:
                 # Most of its lines would pass for UTF-8, as texts full of zeros.
                 raise CorpusError(
                     "it is UTF-16; convert it with: iconv -f UTF-16 -t UTF-8",
+                    path=self._source.location,
+                )
+            if number == 1 and (packing := next(filter(line.startswith, _PACKED), b"")):
+                raise CorpusError(
+                    f"it is packed by {_PACKED[packing]}, which its name does not say; rename it "
+                    f"({', '.join(PACKINGS)}) or unpack it",
                     path=self._source.location,
                 )
             try:
