@@ -146,6 +146,8 @@ def test_a_text_of_any_language_says_what_a_dictionary_of_it_would_save(tmp_path
     own, polish = found["own_dictionary"], found["found_dictionaries"]
     assert polish < 1.2 < 2 < own
     assert "--language CODE" in found["dictionaries"]
+    in_folder = check("--draft", str(DEMO / "draft"), "--target", "bielik", str(tmp_path))
+    assert in_folder == found
     text.write_text("\n".join(lines[:100]))
     short = check("--draft", str(DEMO / "draft"), "--target", "bielik", str(text))
     assert short["own_dictionary"] is None

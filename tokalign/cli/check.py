@@ -67,11 +67,12 @@ def command(
 ) -> None:
     """Say what to expect of dictionaries, of a pair of tokenizers (--draft), of a --drafter.
 
-    FILE is the text to measure on: .txt or .jsonl (also .gz, .zst, .xz) or .parquet; without it, a
-    sample text.
+    FILE is the text to measure on: .txt or .jsonl (also .gz, .zst, .xz) or .parquet, or a folder;
+    without it, a sample text.
     """
     from tokalign.build.corpus import Corpus
     from tokalign.build.dictionary.dictionary_bundle import dictionary_of_lines
+    from tokalign.build.sources import find_sources
     from tokalign.evaluate.drafter_fit import judge_drafter
     from tokalign.evaluate.replay import measure_dictionaries
     from tokalign.names.published_drafters import published_for
@@ -96,7 +97,8 @@ def command(
     if file is None and language is None:
         note(f"text -> the sample in {chosen}; --language or a FILE chooses another one")
     # With more text the shares hardly change.
-    lines = list(islice(Corpus([file or sample_text(chosen)], field=field).lines(), 20_000))
+    sources = find_sources([str(file or sample_text(chosen))], note=note)
+    lines = list(islice(Corpus(sources, field=field).lines(), 20_000))
     tables = open_dictionary(theirs, note=note)
     saving = measure_dictionaries(theirs, lines, tables, dictionary_of_lines)
     pair = theirs.fingerprint, "" if ours is None else ours.fingerprint
