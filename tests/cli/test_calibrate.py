@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 from command_lines import Ended, run
+from random_models import random_model
 from ticking import ticking
 
+from tokalign.cli.calibrate import measure_unless_known
 from tokalign.runtime.cost import read_curve
 
 
@@ -46,6 +48,21 @@ def test_a_place_that_takes_no_curve_is_refused_before_anything_is_loaded(tmp_pa
     nothing = dict.fromkeys(("target", "draft"), "bielik")
     (tmp_path / "curve.json").mkdir()
     calibrate(nothing, "--output", tmp_path / "curve.json").is_refused(2, "Is a directory")
+
+
+def test_a_cache_that_takes_no_curve_is_refused_before_anything_is_measured(
+    models: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TOKALIGN_CACHE", str(tmp_path / "file"))
+    for name in ("measure_curve", "measure_briefly"):
+        monkeypatch.setattr(f"tokalign.evaluate.calibrate.{name}", lambda *_, **__: 1 / 0)
+    calibrate(models).is_refused(2, "set TOKALIGN_CACHE to a folder that you may write to")
+    measure_unless_known(random_model(), None)  # a chat begins all the same
+    assert "set TOKALIGN_CACHE to a folder" in capsys.readouterr().err
 
 
 def test_a_curve_can_be_written_elsewhere(

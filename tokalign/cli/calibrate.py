@@ -11,7 +11,7 @@ import click
 from tokalign.cli.command import Command, FilePath, FiniteRange, Option, flag
 from tokalign.cli.options import DRAFT, DRAFTER, DTYPE, HTML, TARGET
 from tokalign.cli.output import note, notes_last, paragraph, progress, rows, show, table
-from tokalign.errors import DisturbedError, UsageError
+from tokalign.errors import DisturbedError, OutputError, UsageError
 from tokalign.runtime.options import DEFAULT_DRAFT_TOKENS, DraftingOptions
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def command(
     With a draft model its passes are timed, with a trained drafter its beam searches. A curve
     is measured again if the chip, mlx, or the weights' shapes or formats have changed.
     """
-    from tokalign.runtime.cost import find_curve, store_curve
+    from tokalign.runtime.cost import find_curve, require_place, store_curve
     from tokalign.runtime.mlx.weights import machine_of
 
     decoder = _load(target, draft, drafter, dtype)
@@ -63,6 +63,8 @@ def command(
     # A curve of the target alone is found too, and one of a brief measurement names no tokenizers.
     is_known = curve is not None and curve.machine == machine and "tokenizers" in curve.notes
     if curve is None or not is_known:
+        if output is None:
+            require_place(machine)
         curve = _measured(decoder, budget)
     else:
         note("nothing has changed since the last calibration; --refresh measures again")
@@ -90,7 +92,7 @@ def measure_unless_known(target: Any, drafts: Any) -> None:
     """Measure what passes cost, unless that is known of these two. target: an mlx-lm model. drafts:
     the draft model or trained drafter; None without one."""
     from tokalign.evaluate.calibrate import measure_briefly, require_sound
-    from tokalign.runtime.cost import find_curve, store_curve
+    from tokalign.runtime.cost import find_curve, require_place, store_curve
     from tokalign.runtime.mlx.weights import machine_of
 
     machine = machine_of(target, drafts)
@@ -98,14 +100,13 @@ def measure_unless_known(target: Any, drafts: Any) -> None:
     if known is not None and known.machine == machine:  # else it is of the target's passes alone
         return
     try:
+        require_place(machine)
         with progress(1, "measuring once what passes cost; Ctrl-C leaves it out") as advance:
             curve = measure_briefly(target, drafts, advance=advance)
+        store_curve(require_sound(curve))
     except KeyboardInterrupt:
         note("left out this time")
-        return
-    try:
-        store_curve(require_sound(curve))
-    except (DisturbedError, UsageError) as error:  # a full disk is no reason not to talk
+    except (DisturbedError, OutputError, UsageError) as error:  # no reason not to talk
         note(str(error))
 
 
@@ -118,12 +119,13 @@ def measure_shape(name: str) -> CostCurve:
     from tokalign.names import hub
     from tokalign.names.memory import require_bytes
     from tokalign.names.registry import resolve
-    from tokalign.runtime.cost import store_curve
+    from tokalign.runtime.cost import require_place, store_curve
     from tokalign.runtime.mlx.shape import fill, model_of_shape
-    from tokalign.runtime.mlx.weights import read_config, weight_bytes
+    from tokalign.runtime.mlx.weights import machine_of, read_config, weight_bytes
 
     folder = resolve(name, hub.CONFIG).folder
     model = model_of_shape(read_config(folder), dtype=choose_dtype(None, note=note))
+    require_place(machine_of(model))
     require_bytes(weight_bytes(model))
     note(f"random weights in the shape of {name}: {weight_bytes(model) / 1e9:.2f} GB")
     fill(model)

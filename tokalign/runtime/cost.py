@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from tokalign.errors import UsageError
-from tokalign.storage import as_path, cache_folder, parse_json, write_file
+from tokalign.storage import as_path, cache_folder, parse_json, require_writable, write_file
 
 FORMAT, VERSION = "tokalign-cost-curve", 2
 SHIPPED = Path(__file__).with_name("curves")
@@ -207,19 +207,30 @@ def find_curve_of_tokenizers(target: str, draft: str) -> CostCurve | None:
 
 
 def store_curve(curve: CostCurve, path: Path | None = None) -> Path:
-    """Write a curve to `path`, or a measured one to its place in the cache, which has one for each
-    target and draft on a device. Returns: where it is. Raises: UsageError if it cannot be written.
-    """
+    """Write a curve to `path`, or a measured one to its place in the cache. Returns: where it is.
+    Raises: UsageError if it cannot be written."""
     remedy = "choose a file that you may write"
     if path is None:
         assert curve.machine is not None, "only a measured curve has a place in the cache"
-        of = curve.machine.device, curve.machine.target, curve.machine.draft
-        key = sha256("\n".join(of).encode()).hexdigest()[:20]
-        path = cache_folder() / "curves" / f"{key}.json"
-        remedy = "set TOKALIGN_CACHE to a folder that you may write to"
+        path, remedy = _place(curve.machine), _CACHE_REMEDY
     content = json.dumps(curve.to_json(), ensure_ascii=False) + "\n"
     write_file(path, content, parents=True, remedy=remedy)
     return path
+
+
+def require_place(machine: Machine) -> None:
+    """Check before measuring that the cache can keep the curve. Raises: UsageError."""
+    require_writable(_place(machine), parents=True, remedy=_CACHE_REMEDY)
+
+
+_CACHE_REMEDY = "set TOKALIGN_CACHE to a folder that you may write to"
+
+
+def _place(machine: Machine) -> Path:
+    """The cache has a curve for each target and draft on a device."""
+    of = machine.device, machine.target, machine.draft
+    key = sha256("\n".join(of).encode()).hexdigest()[:20]
+    return cache_folder() / "curves" / f"{key}.json"
 
 
 def _stored() -> Iterator[CostCurve]:
