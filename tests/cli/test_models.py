@@ -55,7 +55,8 @@ def test_what_is_kept_is_listed_and_deleted_by_name(home: Path) -> None:
     assert sizes["curves"] == 2
     assert "freed" in run("models", "rm", "curves").out
     assert not kept.parent.exists()
-    run("models", "rm", "curves").is_refused(4, "nothing of curves is here")
+    for name in ("curves", ""):
+        run("models", "rm", name).is_refused(4, f"nothing of {name!r} is here")
     run("models", "rm", "mine").is_refused(2, "not deleted by this command")
     assert built.exists()
 

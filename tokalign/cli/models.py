@@ -13,7 +13,7 @@ import click
 
 from tokalign.cli.command import Command, ModelWord
 from tokalign.cli.output import columns, note, paragraph, show
-from tokalign.errors import MissingAssetError, UsageError
+from tokalign.errors import MissingAssetError, UsageError, shown
 from tokalign.names.aliases import aliases, check_name, find_alias
 from tokalign.names.memory import COMFORT, machine_memory
 from tokalign.storage import TABLES, cache_folder, shipped
@@ -195,7 +195,9 @@ def _named(name: str) -> list[Stored]:
         if place.name in meant or (package and place.name.startswith(f"{package}-"))
     ]
     if not places:
-        raise MissingAssetError(f"nothing of {name} is here; `tokalign models` lists what is")
+        raise MissingAssetError(
+            f"nothing of {shown(name)} is here; `tokalign models` lists what is"
+        )
     for place in places:
         if place.instead:
             raise UsageError(f"{place.path} is not deleted by this command: {place.instead}")
