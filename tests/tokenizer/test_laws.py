@@ -192,3 +192,23 @@ def test_ids_that_no_token_has_stay_empty(tmp_path: Path) -> None:
         ids = library.encode(text, add_special_tokens=False).ids
         assert tokenizer.encode(text) == ids
         assert tokenizer.decode([*ids[:2], 270, *ids[2:], 305]) == text
+
+
+@pytest.mark.parametrize("spelling", ["ą", "ł", "▁", "x▁▁y"])
+def test_an_added_token_is_its_own_text_where_bytes_have_an_alphabet(
+    spelling: str, tmp_path: Path
+) -> None:
+    """ą and ł spell bytes there, and their ids, and a space mark is no space."""
+    document = copied(byte_level_document())
+    vocab = document["model"]["vocab"]
+    index = vocab.get(spelling, 1 + max(*vocab.values(), 261))
+    document["added_tokens"].append(added(index, spelling, special=False))
+    tokenizer = read(tmp_path, document)
+    library = Library.from_file(str(tmp_path / "tokenizer.json"))
+    is_byte = spelling in vocab
+    assert (tokenizer.level is Level.IDS_ONLY) == is_byte
+    for text in (f"kot {spelling}", f"a{spelling}\x05{spelling}b", "\x05\x42"):
+        ids = library.encode(text, add_special_tokens=False).ids
+        assert tokenizer.encode(text, specials=True) == ids
+        assert is_byte or tokenizer.encode(text) == ids
+        assert is_byte or tokenizer.decode(ids) == text

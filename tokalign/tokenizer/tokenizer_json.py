@@ -8,7 +8,7 @@ VocabularyError, and is then used by its ids only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import add
 from typing import Any, cast
 from unicodedata import normalize as normal_form
@@ -42,7 +42,10 @@ def read_tokenizer_json(document: Any, config: Mapping[str, Any]) -> TokenizerSp
     for index in added:
         spellings[index] = ""
     by_characters = "ByteLevel" not in str(document.get("pre_tokenizer"))
+    written = {i: str(added[i]["content"]) for i in in_text}
+    marks = {i: text for i, text in written.items() if by_characters and SPACE_MARK in text}
     if not by_characters:
+        _check_alphabet(written.values(), vocab)
         tokens, fallback = read_byte_level(spellings), frozenset[int]()
     else:
         byte_fallback = flag(model, "byte_fallback", default=False)
@@ -50,9 +53,8 @@ def read_tokenizer_json(document: Any, config: Mapping[str, Any]) -> TokenizerSp
     # No text can give what the byte alphabet does not spell: it is a hole in the numbering.
     spelled = [token or b"" for token in tokens]
     pipeline = _read_pipeline(document, spelled)
-    for index in in_text:
-        spelled[index] = added[index]["content"].replace(SPACE_MARK, " ").encode()
-    marks = {i: added[i]["content"] for i in in_text if SPACE_MARK in added[i]["content"]}
+    for index, text in written.items():
+        spelled[index] = (text.replace(SPACE_MARK, " ") if index in marks else text).encode()
     unknown = model.get("unk_token") if is_bpe else None
     by_library = [added[i] for i in specials if not _is_found_anywhere(added[i], normalize)]
     return TokenizerSpec(
@@ -131,6 +133,18 @@ def _is_text(token: Mapping[str, Any], vocab: Mapping[str, int]) -> bool:
     spelling, special = token["content"], bool(token.get("special", False))
     control = is_control(spelling, special=special, in_vocabulary=spelling in vocab)
     return not control and not any(token.get(option, False) for option in _AROUND)
+
+
+def _check_alphabet(texts: Iterable[str], vocab: Mapping[str, int]) -> None:
+    """Refuse (VocabularyError) an added token with the id of other bytes: ą also spells the byte 5
+    in GPT-2's alphabet."""
+    known = [text for text in texts if text in vocab]
+    for text, data in zip(known, read_byte_level(known), strict=True):
+        if data not in (None, text.encode()):
+            raise VocabularyError(
+                f"gives the added token {shortened(text)} the id of the bytes that its vocabulary "
+                f"spells so; {AGAIN}"
+            )
 
 
 _AROUND = ("lstrip", "rstrip", "single_word")
