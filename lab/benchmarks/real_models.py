@@ -46,8 +46,8 @@ from tokalign.runtime.decoder import Decoder, LanguageModel
 from tokalign.runtime.draft.lookup import LogitStore
 from tokalign.runtime.draft.opening_knowledge import opening_knowledge
 from tokalign.runtime.generate import Generation
+from tokalign.runtime.mlx.machine import machine_of
 from tokalign.runtime.mlx.sampling import Sampling
-from tokalign.runtime.mlx.weights import machine_of
 from tokalign.runtime.options import DraftingOptions
 from tokalign.runtime.request import Request
 from tokalign.tables.logit_rows import LogitRows

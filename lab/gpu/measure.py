@@ -27,15 +27,10 @@ from lab.benchmarks.real_prompts import prompts
 from tokalign.api.assemble import load_models
 from tokalign.evaluate.calibrate import time_passes
 from tokalign.evaluate.timed_passes import TimedPasses
+from tokalign.runtime.mlx.machine import device_name, mlx_version, peak_memory
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.shape import fill, model_of_shape
-from tokalign.runtime.mlx.weights import (
-    device_name,
-    load_weights,
-    mlx_version,
-    peak_memory,
-    weight_bytes,
-)
+from tokalign.runtime.mlx.weights import load_weights, weight_bytes
 from tokalign.runtime.options import DraftingOptions
 from tokalign.runtime.rounds import common_prefix
 

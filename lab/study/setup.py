@@ -154,7 +154,7 @@ def cost_curves(options: StudyOptions, loaded: Loaded) -> dict[str, CostCurve]:
     """
     from tokalign.evaluate.calibrate import measure_curve
     from tokalign.runtime.cost import read_curve, store_curve
-    from tokalign.runtime.mlx.weights import machine_of
+    from tokalign.runtime.mlx.machine import machine_of
 
     curves: dict[str, CostCurve] = {}
     for name, decoder in (loaded.pairs or {"": loaded.alone}).items():
@@ -216,13 +216,8 @@ def setting_of(options: StudyOptions, loaded: Loaded, prompts: StudyPrompts) -> 
     from lab.fingerprint import model_fingerprint
     from lab.study.result import Model, Setting
     from lab.study.watch import MachineWatch, memory_gb, power_source, system_name
-    from tokalign.runtime.mlx.weights import (
-        content_fingerprint,
-        device_name,
-        mlx_version,
-        number_format,
-        weight_bytes,
-    )
+    from tokalign.runtime.mlx.machine import device_name, mlx_version
+    from tokalign.runtime.mlx.weights import content_fingerprint, number_format, weight_bytes
 
     def described(name: str, model: Any, tokenizer: Tokenizer[Any], weights: str) -> Model:
         dtype, bits = number_format(model)

@@ -16,7 +16,7 @@ from typing import Any
 import mlx.core as mx
 
 from lab.study.measurements import Surroundings
-from tokalign.runtime.mlx.weights import peak_memory
+from tokalign.runtime.mlx.machine import peak_memory
 
 _THERMAL = ("nominal", "moderate", "heavy", "trapping", "sleeping")
 """Levels of the notification com.apple.system.thermalpressurelevel, from 0."""

@@ -15,7 +15,8 @@ from small_families import write_family
 from tokalign.cli.texts import language_of_model
 from tokalign.names.registry import resolve_tokenizer
 from tokalign.runtime.cost import CostCurve, Machine, Timing, store_curve
-from tokalign.runtime.mlx.weights import default_dtype, load_weights, machine_of
+from tokalign.runtime.mlx.machine import machine_of
+from tokalign.runtime.mlx.weights import default_dtype, load_weights
 
 KEYS = (
     "intersection_pairs draft_vocabulary_size target_vocabulary_size draft_token_coverage "

@@ -21,7 +21,7 @@ from tokalign.evaluate.calibrate import (
 )
 from tokalign.evaluate.timed_passes import Pass, TimedPasses
 from tokalign.runtime.cost import CostCurve
-from tokalign.runtime.mlx.weights import machine_of
+from tokalign.runtime.mlx.machine import machine_of
 from tokalign.runtime.translation.growth import WIDTH
 
 

@@ -33,8 +33,9 @@ from tokalign.names.aliases import check_name
 from tokalign.names.registry import resolve_model
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.grammar import Grammar as Grammar
+from tokalign.runtime.mlx.machine import peak_memory
 from tokalign.runtime.mlx.sampling import LogitsProcessor, Sampling
-from tokalign.runtime.mlx.weights import peak_memory, vocabulary_size
+from tokalign.runtime.mlx.weights import vocabulary_size
 from tokalign.runtime.options import ALL_ENDS, MLX_LM_ENDS, CacheOptions, DraftingOptions, take
 from tokalign.runtime.remembered import clear_session as clear_session
 from tokalign.runtime.remembered import session_store

@@ -28,9 +28,9 @@ from tokalign.runtime.batch import Batch
 from tokalign.runtime.chat import Prompt
 from tokalign.runtime.decoder import Decoder
 from tokalign.runtime.generate import Generation, Piece, together
+from tokalign.runtime.mlx.machine import peak_memory, wired
 from tokalign.runtime.mlx.sampling import LogitsProcessor, Sampler, Sampling
 from tokalign.runtime.mlx.session import TargetModelSession
-from tokalign.runtime.mlx.weights import peak_memory, wired
 from tokalign.runtime.options import CacheOptions, DraftingOptions, take
 from tokalign.runtime.request import Request
 from tokalign.runtime.rounds import Array

@@ -187,7 +187,7 @@ def _measured(options: Options) -> tuple[Mapping[str, Any], Decoder, Sequence[Me
     language = next(iter(options.drafting.languages), None)
     # Files are read before models are loaded. The language of the model is known afterwards.
     texts = read(language=language) if options.files or language is not None else []
-    from tokalign.runtime.mlx.weights import device_name, mlx_version
+    from tokalign.runtime.mlx.machine import device_name, mlx_version
 
     decoder = load_decoder(
         options.target,

@@ -38,7 +38,8 @@ def publish(
     )
     from tokalign.names.memory import machine_memory
     from tokalign.runtime.cost import find_curve
-    from tokalign.runtime.mlx.weights import machine_of, number_format, weight_bytes
+    from tokalign.runtime.mlx.machine import machine_of
+    from tokalign.runtime.mlx.weights import number_format, weight_bytes
 
     model, drafts = decoder.target.model, decoder.drafting_models or (None,)
     number, bits = number_format(model)

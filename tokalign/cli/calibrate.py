@@ -55,7 +55,7 @@ def command(
     is measured again if the chip, mlx, or the weights' shapes or formats have changed.
     """
     from tokalign.runtime.cost import find_curve, require_place, store_curve
-    from tokalign.runtime.mlx.weights import machine_of
+    from tokalign.runtime.mlx.machine import machine_of
 
     decoder = _load(target, draft, drafter, dtype)
     machine = machine_of(decoder.target.model, *decoder.drafting_models)
@@ -93,7 +93,7 @@ def measure_unless_known(target: Any, drafts: Any) -> None:
     the draft model or trained drafter; None without one."""
     from tokalign.evaluate.calibrate import measure_briefly, require_sound
     from tokalign.runtime.cost import find_curve, require_place, store_curve
-    from tokalign.runtime.mlx.weights import machine_of
+    from tokalign.runtime.mlx.machine import machine_of
 
     machine = machine_of(target, drafts)
     known = find_curve(machine)
@@ -120,8 +120,9 @@ def measure_shape(name: str) -> CostCurve:
     from tokalign.names.memory import require_bytes
     from tokalign.names.registry import resolve
     from tokalign.runtime.cost import require_place, store_curve
+    from tokalign.runtime.mlx.machine import machine_of
     from tokalign.runtime.mlx.shape import fill, model_of_shape
-    from tokalign.runtime.mlx.weights import machine_of, read_config, weight_bytes
+    from tokalign.runtime.mlx.weights import read_config, weight_bytes
 
     folder = resolve(name, hub.CONFIG).folder
     model = model_of_shape(read_config(folder), dtype=choose_dtype(None, note=note))

@@ -181,7 +181,7 @@ class TrainPlan:
         """What a run takes; no model is loaded. Raises: as `ModelShape.from_folder`, and UsageError
         for layers that the target does not have."""
         from tokalign.names.registry import resolve_model
-        from tokalign.runtime.mlx.weights import machine_tflops
+        from tokalign.runtime.mlx.machine import machine_tflops
 
         remedy = "give --kind redrafter" if self.needs_sizes else "train without --dry-run"
         shape = _shape_in(resolve_model(target).folder, remedy)

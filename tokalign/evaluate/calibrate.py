@@ -18,8 +18,8 @@ from typing import Any
 from tokalign.errors import DisturbedError
 from tokalign.evaluate.timed_passes import MOST_ROWS, Pass, TimedPasses
 from tokalign.runtime.cost import CostCurve, Timing
+from tokalign.runtime.mlx.machine import device_name, machine_of, mlx_version
 from tokalign.runtime.mlx.session import TargetModelSession
-from tokalign.runtime.mlx.weights import device_name, machine_of, mlx_version
 
 CONTEXT = 128
 """How many ids precede the measured passes."""

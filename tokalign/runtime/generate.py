@@ -14,8 +14,8 @@ from tokalign.runtime.batch import Batch
 from tokalign.runtime.decoder import Decoder
 from tokalign.runtime.held_back import held_back
 from tokalign.runtime.mlx.draft_session import DraftModelSession
+from tokalign.runtime.mlx.machine import peak_memory, wired
 from tokalign.runtime.mlx.session import TargetModelSession
-from tokalign.runtime.mlx.weights import peak_memory, wired
 from tokalign.runtime.request import Request
 from tokalign.runtime.rounds import Array, Event, FinishReason, Outcome, Reading, Round, Started
 from tokalign.runtime.statistics import Statistics

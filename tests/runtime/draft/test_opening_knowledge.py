@@ -21,7 +21,8 @@ from tokalign.runtime.cost import (
 from tokalign.runtime.draft.costs import BARE
 from tokalign.runtime.draft.neural import DRAFT, DRAFTER
 from tokalign.runtime.draft.opening_knowledge import knowledge_from, opening_knowledge
-from tokalign.runtime.mlx.weights import machine_of, weight_bytes
+from tokalign.runtime.mlx.machine import machine_of
+from tokalign.runtime.mlx.weights import weight_bytes
 
 
 @pytest.fixture(autouse=True)
@@ -125,7 +126,7 @@ def test_a_stored_curve_comes_before_an_assumed_one() -> None:
 def test_a_known_machine_begins_with_its_shipped_curve(
     device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tokalign.runtime.mlx.weights.device_name", lambda: device)
+    monkeypatch.setattr("tokalign.runtime.mlx.machine.device_name", lambda: device)
     said: list[str] = []
     known = opening_knowledge(random_model(0), note=said.append)
     name = published_curve(device, 32)

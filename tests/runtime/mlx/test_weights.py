@@ -20,13 +20,9 @@ from mlx_lm.utils import load_model
 
 from tokalign.errors import IncompatibleError, MissingAssetError, UsageError
 from tokalign.runtime.decoder import LanguageModel
-from tokalign.runtime.mlx import weights
-from tokalign.runtime.mlx.weights import (
-    Wiring,
-    content_fingerprint,
-    default_dtype,
-    load_weights,
-)
+from tokalign.runtime.mlx import machine
+from tokalign.runtime.mlx.machine import Wiring
+from tokalign.runtime.mlx.weights import content_fingerprint, default_dtype, load_weights
 from tokalign.tokenizer.vocabulary import TargetId
 
 
@@ -47,7 +43,7 @@ def test_overlapping_generations_set_the_wired_limit_once(monkeypatch: pytest.Mo
         yield
         limits.append("set back")
 
-    monkeypatch.setattr(weights, "wired_limit", limit)
+    monkeypatch.setattr(machine, "wired_limit", limit)
     wired = Wiring()
     first, second = wired(None), wired(None)
     first.__enter__()

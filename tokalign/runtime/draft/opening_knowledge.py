@@ -13,8 +13,9 @@ from tokalign.runtime.cost import CostCurve, find_curve, published_curve, read_c
 from tokalign.runtime.draft.costs import MAX_DRAFT, Costs, LearnedCosts, PassTimes
 from tokalign.runtime.draft.knowledge import NO_TIME, Knowledge, ModelKnowledge
 from tokalign.runtime.draft.neural import DRAFT, DRAFTER
+from tokalign.runtime.mlx.machine import machine_of
 from tokalign.runtime.mlx.trained_drafter import TrainedDrafter
-from tokalign.runtime.mlx.weights import machine_of, number_format, weight_bytes
+from tokalign.runtime.mlx.weights import number_format, weight_bytes
 from tokalign.runtime.translation.growth import WIDTH
 from tokalign.tables.finding import Detail
 

@@ -27,6 +27,7 @@ cached_drafter.py       those that read hidden states and go on from their own o
     eagle3.py               EAGLE-3
     mtp.py                  the layer that some checkpoints bring along
 gemma4_assistant.py     one that reads the target's own keys and values
-weights.py              a model's weights, its sizes, and the machine
+weights.py              a model's weights and its sizes
+    machine.py              the machine that computes: its speed, its memory
     twins.py                models that share them and have some other modules
 """
