@@ -94,13 +94,11 @@ def _sampling(values: dict[str, Any], target: LanguageModel[TargetId]) -> Sampli
     from tokalign.runtime.mlx.sampling import Sampling
 
     seed, sampling = values.pop("seed"), take(Sampling, values)
-    # As in mlx-lm, XTC leaves line feeds and the ends of the output alone.
-    exempt = {*target.tokenizer.encode("\n"), *target.stop_ids} if sampling.xtc_probability else ()
     return replace(
         sampling,
         temperature=values.pop("temp"),
         seed=randbits(32) if seed is None else seed,
-        xtc_exempt=tuple(sorted(exempt)),
+        xtc_exempt=target.xtc_exempt if sampling.xtc_probability else (),
     )
 
 

@@ -77,6 +77,11 @@ class LanguageModel(Generic[Id]):
     def template(self) -> ChatTemplate | None:
         return None if self.folder is None else find_template(self.folder)
 
+    @property
+    def xtc_exempt(self) -> tuple[Id, ...]:
+        """What XTC leaves alone, as in mlx-lm: line feeds and the ends of the output."""
+        return (*self.tokenizer.encode("\n"), *self.stop_ids)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoder:

@@ -225,14 +225,13 @@ class Models:
 
 def sources_of(decoder: Decoder, *, reuses: bool) -> list[str]:
     """What may guess ahead in a chat, as `source` of a token names it."""
-    drafting = decoder.drafting
-    method = drafting.options.method
-    copies = method in ("copy", "hybrid")
+    drafting, options = decoder.drafting, decoder.drafting.options
+    copies = options.method in ("copy", "hybrid")
     has_dictionary = drafting.dictionary is not None or drafting.packs is not None
     there = {
-        "draft": decoder.draft is not None and method in ("draft", "hybrid"),
-        "drafter": decoder.drafter is not None and method in ("drafter", "hybrid"),
-        "dictionary": has_dictionary and method in ("dictionary", "hybrid"),
+        "draft": decoder.draft is not None and options.uses_model,
+        "drafter": decoder.drafter is not None and options.uses_drafter,
+        "dictionary": has_dictionary and options.uses_dictionary,
         "copy": copies,
         "session": copies and reuses,
         "logits": drafting.uses_logits,

@@ -143,11 +143,9 @@ def prepare(loaded: Loaded, job: Job) -> None:
 
 def sampling_of(loaded: Loaded, request: ApiRequest) -> Sampling:
     """How a request's ids are chosen by the models that are loaded."""
-    exempt, target = list[int](), loaded.decoder.target
-    if request.sampling.xtc_probability:  # as in mlx-lm's server
-        exempt = [*target.tokenizer.encode("\n"), *target.stop_ids]
+    exempt = loaded.decoder.target.xtc_exempt if request.sampling.xtc_probability else ()
     processors = make_logits_processors(dict(request.logit_bias) or None, **request.penalties)
-    return replace(request.sampling, xtc_exempt=tuple(exempt), processors=tuple(processors))
+    return replace(request.sampling, xtc_exempt=exempt, processors=tuple(processors))
 
 
 def _require_room(loaded: Loaded, request: ApiRequest, text: str) -> None:
