@@ -73,7 +73,7 @@ BOTH: dict[str, list[Any]] = {
     "tokenizer": [5, object(), {}, ""],
     "draft_tokenizer": [5, object(), {}, ""],
     "translation": [5, "", "best", "context:0", ["a"]],
-    "num_draft_tokens": ["3", 3.0, 0, -1, True],
+    "num_draft_tokens": ["3", 3.0, -1, True],
     "max_tokens": [None, "6", 6.0, True, -2],
     "sampler": [5, "greedy", Sampling()],
     "logits_processors": [5, "x", [5], [None]],
