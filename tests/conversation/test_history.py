@@ -151,6 +151,9 @@ def test_neighbours_of_one_role_are_merged_and_later_instructions_are_the_users(
     assert merged([ASK, first, second])[1]["tool_calls"] == [1, 2]
 
 
+GREETING = {"role": "assistant", "content": "Dzień dobry!"}
+
+
 class Template:
     """Writes messages as a function of them; its complaint is an error."""
 
@@ -250,7 +253,19 @@ def objects(messages: list[dict[str, Any]]) -> str:
     return free(messages) + "".join(each["name"] + str({**each["arguments"]}) for each in calls)
 
 
-@pytest.mark.parametrize("write", [only_calls, texts_of_calls, objects, free])
+def single(messages: list[dict[str, Any]]) -> str:
+    """As Llama 3: one call, and no text beside it."""
+    texts = []
+    for one in messages:
+        calls = functions(one)
+        if len(calls) > 1:
+            raise UsageError("single calls only")
+        written = [each["name"] + str(each["arguments"]) for each in calls]
+        texts += written or [one["content"]]
+    return "|".join(texts)
+
+
+@pytest.mark.parametrize("write", [only_calls, texts_of_calls, objects, single, free])
 @pytest.mark.parametrize("said", [None, "", "Sprawdzam."])
 def test_calls_are_written_in_the_form_that_the_template_takes(
     write: Any, said: str | None
@@ -260,6 +275,42 @@ def test_calls_are_written_in_the_form_that_the_template_takes(
     history = template_messages([ASK, turn, TOOL, ASK])
     text = rendered(Template(write), history, {})  # type: ignore[arg-type]
     assert all(part in text for part in ("pogoda", "Łódź", said or "", TOOL["content"]))
+
+
+def test_a_template_of_single_calls_gets_several_one_by_one_with_their_results() -> None:
+    calls = [
+        {"id": name, "function": {"name": "f", "arguments": json.dumps({"x": name})}}
+        for name in ("a", "b")
+    ]
+    said = {"role": "assistant", "content": "Sprawdzam.", "tool_calls": calls}
+    results = [
+        {"role": "tool", "tool_call_id": name, "content": f"wynik {name}"} for name in ("b", "a")
+    ]
+    other = {"role": "tool", "tool_call_id": "c", "content": "wynik c"}
+    history = template_messages([ASK, said, *results, other, ASK])
+    text = rendered(Template(single), history, {})  # type: ignore[arg-type]
+    assert text.split("|")[1:-1] == [
+        "Sprawdzam.",
+        *("f{'x': 'a'}", "wynik a"),
+        *("f{'x': 'b'}", "wynik b"),
+        "wynik c",
+    ]
+
+
+@pytest.mark.parametrize("history", [[GREETING, ASK], [SYSTEM, GREETING, ASK], [SYSTEM, MORE]])
+def test_where_a_template_wants_a_user_first_one_begins(history: list[dict[str, Any]]) -> None:
+    """As Gemma 3, which has no system's turn."""
+
+    def write(messages: list[dict[str, Any]]) -> str:
+        system = messages[0]["content"] if messages[0]["role"] == "system" else ""
+        turns = messages[1:] if system else messages
+        if [one["role"] for one in turns] != (["user", "assistant"] * 9)[: len(turns)]:
+            raise UsageError("roles must alternate")
+        return free(turns[:1]) + system + free(turns[1:]) if turns else ""
+
+    text = rendered(Template(write), history, {})  # type: ignore[arg-type]
+    assert text.startswith("<user>")
+    assert all(one["content"] in text for one in history)
 
 
 def test_a_template_that_knows_no_tools_gets_calls_and_results_as_texts() -> None:

@@ -136,6 +136,17 @@ def test_calls_are_written_by_the_template_that_tools_need(tmp_path: Path) -> No
     assert rendered(template, history, {"tools": None}) == '{"name": "f", "arguments": {}}b'
 
 
+def test_after_a_call_an_answer_begins(tmp_path: Path) -> None:
+    """A text that went on from the content would leave the call out."""
+    write = "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}"
+    write += "{{ c.function.name }}!{% endfor %}{% endfor %}"
+    write += "{% if add_generation_prompt %}>{% endif %}"
+    call = {"id": "a", "function": {"name": "f", "arguments": "{}"}}
+    turn = {"role": "assistant", "content": "b", "tool_calls": [call]}
+    template = template_of(write_config(tmp_path, write))
+    assert rendered(template, template_messages([turn]), {}) == "bf!>"
+
+
 def test_calls_are_in_the_prompts_of_every_deepseek(tmp_path: Path) -> None:
     call = {"id": "a", "function": {"name": "pogoda", "arguments": '{"miasto": "Łódź"}'}}
     turn = {"role": "assistant", "content": "Tak.", "tool_calls": [call]}

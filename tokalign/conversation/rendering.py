@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -21,8 +22,8 @@ def rendered(
     """The text of a conversation, as the template writes it.
 
     Many templates want the speakers to alternate, after one system message. If one refuses the
-    messages as they are, or leaves one out, neighbours of one role are merged. Calls are in the
-    form that the template writes whole.
+    messages as they are, or leaves one out, neighbours of one role are merged, and then a user
+    begins. Calls are in the form that the template writes whole.
     Raises: UsageError with the template's own complaint, and for a message that it leaves out.
     """
     has_calls = any("tool_calls" in m or m["role"] == "tool" for m in messages)
@@ -34,7 +35,10 @@ def rendered(
 
     complaint: UsageError | None = None
     together = merged(messages)
-    for attempt in (messages, together) if together != list(messages) else (messages,):
+    attempts = [list(messages), together, _begun_by_user(together)]
+    for number, attempt in enumerate(attempts):
+        if attempt in attempts[:number]:
+            continue
         try:
             text = write(attempt)
         except UsageError as error:
@@ -85,6 +89,17 @@ def merged(messages: Iterable[Message]) -> list[Message]:
     return together
 
 
+def _begun_by_user(messages: list[Message]) -> list[Message]:
+    """Merged messages after a user's: an empty one before a greeting of the assistant. What the
+    system says is the user's where nobody else speaks."""
+    roles = [message["role"] for message in messages]
+    if set(roles) == {"system"}:
+        return [{**message, "role": "user"} for message in messages]
+    begin = next(i for i, role in enumerate(roles) if role != "system")
+    empty = [{"role": "user", "content": ""}] if roles[begin] == "assistant" else []
+    return [*messages[:begin], *empty, *messages[begin:]]
+
+
 # -- calls -----------------------------------------------------------------------------------------
 
 Form = Callable[[Sequence[Message]], list[Message]]
@@ -92,18 +107,16 @@ Form = Callable[[Sequence[Message]], list[Message]]
 
 @lru_cache(maxsize=8)
 def _form_of_calls(template: ChatTemplate, has_tools: bool) -> Form:
-    """The first form of messages in which a template writes calls, alone and after a text, and
-    takes results; as they are if there is none. has_tools: some models have another template for
-    tools."""
+    """The first form of messages in which a template writes calls, one or two and after a text,
+    and takes results; as they are if there is none. has_tools: some models have another template
+    for tools."""
     tools = [_TRIAL_TOOL] if has_tools else None
-    for form in (list, _as_json, _apart, _in_text, _by_user):
+    for form in (list, _as_json, _one_by_one, _apart, _in_text, _by_user):
         try:
             text = template.render(form(_TRIAL), tools=tools)
         except UsageError:
             continue
-        if all(
-            call["function"]["name"] in text for m in _TRIAL for call in m.get("tool_calls", ())
-        ):
+        if all(part in text for part in _TRIAL_PARTS):
             return form
     return list
 
@@ -129,15 +142,41 @@ def _calls_as_json(message: Message) -> list[Message]:
 
 def _apart(messages: Sequence[Message]) -> list[Message]:
     """As `_as_json`, and calls are a message of their own after the text."""
+    return _as_json([part for message in messages for part in _parts(message)])
 
-    def parts(message: Message) -> Iterator[Message]:
-        calls = {"tool_calls": message["tool_calls"]} if "tool_calls" in message else {}
-        if calls and message["content"]:
-            yield {name: value for name, value in message.items() if name not in calls}
-            message = {"role": message["role"], "content": "", **calls}
-        yield message
 
-    return _as_json([part for message in messages for part in parts(message)])
+def _parts(message: Message) -> Iterator[Message]:
+    """A message without its calls, if it has a text, and then them."""
+    calls = {"tool_calls": message["tool_calls"]} if "tool_calls" in message else {}
+    if calls and message["content"]:
+        yield {name: value for name, value in message.items() if name not in calls}
+        message = {"role": message["role"], "content": "", **calls}
+    yield message
+
+
+def _one_by_one(messages: Sequence[Message]) -> list[Message]:
+    """With every call in a message of its own, after the text, and its result after it, for a
+    template that writes one call and no text beside it, such as that of Llama 3."""
+    remaining = deque(part for message in messages for part in _parts(message))
+    turns: list[Message] = []
+    while remaining:
+        message = remaining.popleft()
+        calls = message.get("tool_calls", ())
+        if len(calls) < 2:
+            turns.append(message)
+            continue
+        results: list[Message] = []
+        while remaining and remaining[0]["role"] == "tool":
+            results.append(remaining.popleft())
+        for call in calls:
+            turns.append({**message, "tool_calls": [call]})
+            message = {"role": message["role"], "content": ""}
+            own = (one for one in results if one.get("tool_call_id") == call.get("id"))
+            if (result := next(own, None)) is not None:
+                results.remove(result)
+                turns.append(result)
+        turns += results
+    return turns
 
 
 def _in_text(messages: Sequence[Message]) -> list[Message]:
@@ -166,19 +205,24 @@ def _by_user(messages: Sequence[Message]) -> list[Message]:
     return merged(map(written, _in_text(messages)))
 
 
-def _trial_call(said: str, name: str) -> list[Message]:
-    """A call after a text, and its result."""
-    function = {"name": name, "arguments": {"a": "b"}}
-    call = {"id": "123456789", "type": "function", "function": function}
-    turn = {"role": "assistant", "content": said, "tool_calls": [call]}
-    return [turn, {"role": "tool", "tool_call_id": call["id"], "content": "c"}]
+def _trial_call(said: str, *names: str) -> list[Message]:
+    """Calls after a text, and their results."""
+    calls = [
+        {"id": name, "type": "function", "function": {"name": name, "arguments": {"a": "b"}}}
+        for name in names
+    ]
+    turn = {"role": "assistant", "content": said, "tool_calls": calls}
+    return [turn, *({"role": "tool", "tool_call_id": name, "content": "c"} for name in names)]
 
 
+_TRIAL_PARTS = ("firstcall", "what was said", "othercall", "thirdcall", "forthcall")
 _TRIAL: list[Message] = [
     {"role": "user", "content": "d"},
-    *_trial_call("", "firstcall"),
-    *_trial_call("e", "othercall"),
+    *_trial_call("", _TRIAL_PARTS[0]),
+    *_trial_call(*_TRIAL_PARTS[1:3]),
+    *_trial_call("", *_TRIAL_PARTS[3:]),
 ]
+"""With ids of nine letters, as Mistral's templates want them."""
 
 _TRIAL_TOOL = {
     "type": "function",

@@ -72,12 +72,14 @@ class ChatTemplate:
         return re.search(rf"\b{variable}\b", self._text) is not None
 
     def render(self, messages: Sequence[Message], /, **variables: object) -> str:
-        """The text of a conversation, up to where the assistant's answer begins or goes on.
+        """The text of a conversation, up to where the assistant's answer begins or goes on; after
+        calls it begins.
 
         variables: what the template reads besides, for example `tools` or `enable_thinking`.
         Raises: UsageError with the template's own complaint, if it has one.
         """
-        goes_on = bool(messages) and messages[-1].get("role") == "assistant"
+        last = messages[-1] if messages else {}
+        goes_on = last.get("role") == "assistant" and not last.get("tool_calls")
         try:
             return str(
                 self._render(
