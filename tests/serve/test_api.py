@@ -44,7 +44,8 @@ def streamed(server: Server, *text: str, **more: Any) -> list[Any]:
 
 def test_models(server: Server) -> None:
     (model,) = openai(server).models.list()
-    assert openai(server).models.retrieve(model.id).id == model.id
+    for name in (model.id, "default_model"):
+        assert openai(server).models.retrieve(name).id == model.id
     assert said(server, model=model.id) == said(server)
 
 

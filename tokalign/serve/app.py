@@ -33,7 +33,7 @@ from tokalign.serve.messages import Messages
 from tokalign.serve.openapi import openapi
 from tokalign.serve.page import read_page
 from tokalign.serve.page.markdown import blocks
-from tokalign.serve.request import ApiRequest
+from tokalign.serve.request import DEFAULT, ApiRequest
 from tokalign.serve.responses import Responses
 from tokalign.serve.scheduler import Scheduler
 from tokalign.serve.streams import Answers, Stream, Written, unless_gone
@@ -134,8 +134,9 @@ class _Edge:
     async def model(self, request: HttpRequest) -> Response:
         self._key(request)
         name = request.path_params["name"]
+        own = self._settings.model if name == DEFAULT else None
         for model in self._scheduler.models.model_list():
-            if model["id"] == name:
+            if model["id"] in (name, own):
                 return JSONResponse(model)
         raise Refusal(404, f"there is no model {name!r}", code="model_not_found")
 
