@@ -62,8 +62,14 @@ from tokalign.runtime.translation.base import Pair
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
-CPU = (1.0, 1.10, 1.17, 1.24, 1.35, 1.45, 1.56, 1.67, *[1.67 + 0.1375 * n for n in range(1, 9)])
-"""C(m) of a 1.5B in float32 on two x86-64 cores with OpenBLAS, measured at 2, 4, 8 and 16 rows."""
+_TWO_CORES = 1.0, 1.10, 1.17, 1.24, 1.35, 1.45, 1.56, 1.67
+_ONE_CORE = np.interp(range(1, 17), (1, 3, 4, 8, 16), (1.0, 1.04, 1.07, 1.25, 1.58))
+
+CPU = {
+    "cpu": (*_TWO_CORES, *[1.67 + 0.1375 * n for n in range(1, 9)]),
+    "cpu-one-thread": tuple(_ONE_CORE.tolist()),
+}
+"""C(m) of a 1.5B in float32 on an x86-64 CPU with OpenBLAS, measured at 2, 4, 8 and 16 rows."""
 
 CURVES = "cpu", "m2-ultra", "m4-pro", "m5-max"
 SIZES = 1, 2, 4, 8, 16, 40, 80
@@ -240,7 +246,7 @@ def costs_of(
     curve: str, draft_pass: float = 0.0, tree_pass: float | None = None, reading: float = 0.0
 ) -> RoundCosts:
     """The costs of a curve in plain passes."""
-    known = CPU if curve == "cpu" else read_curve(curve).row_times
+    known = CPU[curve] if curve in CPU else read_curve(curve).row_times
     rows = tuple(time / known[0] for time in known)
     return RoundCosts(rows=rows, draft_pass=draft_pass, tree_pass=tree_pass, reading=reading)
 
