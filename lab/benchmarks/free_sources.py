@@ -47,7 +47,7 @@ from tokalign.names.registry import resolve_tokenizer
 from tokalign.runtime.chat import Prompt
 from tokalign.runtime.cost import read_curve
 from tokalign.runtime.draft.costs import MAX_DRAFT, LearnedCosts, PassTimes
-from tokalign.runtime.draft.knowledge import Knowledge, ModelKnowledge
+from tokalign.runtime.draft.knowledge import NO_TIME, Knowledge, ModelKnowledge
 from tokalign.runtime.draft.mixing import Mixing
 from tokalign.runtime.draft.neural import DRAFT
 from tokalign.runtime.draft.tree import ComingNoise
@@ -102,7 +102,8 @@ class Session:
         drafts = {}
         if draft is not None:
             times = [costs.drafting(passes, tree=True) for passes in range(1, 1 + MAX_DRAFT)]
-            drafts[DRAFT] = ModelKnowledge(PassTimes(times, weight=4))
+            reading = PassTimes([max(NO_TIME, costs.reading)], weight=4)
+            drafts[DRAFT] = ModelKnowledge(PassTimes(times, weight=4), reading=reading)
         known = LearnedCosts(PassTimes(costs.rows, weight=4))
         self.knowledge = Knowledge(costs=known, models=drafts)
         self.knowledge.rounds = 1  # the times are known, so none are measured first

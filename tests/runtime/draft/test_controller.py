@@ -409,9 +409,10 @@ def test_a_model_that_has_lost_its_half_rests_and_the_sources_go_on() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reading", "tokens", "reads"), [(0.001, 30, True), (1.0, 18, False), (1.0, 60, True)]
+    ("reading", "tokens", "reads"),
+    [(0.001, 30, True), (1.0, 18, False), (1.0, 100, False), (1.0, 400, True)],
 )
-def test_a_model_reads_a_prompt_when_that_would_have_been_saved_by_now(
+def test_a_model_reads_a_prompt_when_the_rest_of_the_answer_should_save_that(
     reading: float, tokens: int, reads: bool
 ) -> None:
     """It is always right, and its first draft takes the time of a prompt of 100 ids besides."""
@@ -432,7 +433,7 @@ def test_a_model_reads_a_prompt_when_that_would_have_been_saved_by_now(
     knowledge = Knowledge(costs=costs, models={DRAFT: known}, rounds=1)
     controller = Controller(knowledge, TreeDrafter([]), ScriptedModel(guess))
     rows = RoundCosts(rows=(1.0, 1.05, 1.1, 1.15))
-    target = TimedVerifier(ReplayVerifier([TargetId(0)] * 400), rows, clock)
+    target = TimedVerifier(ReplayVerifier([TargetId(0)] * 600), rows, clock)
     limits = Limits(max_tokens=tokens)
     prompt = Context([TargetId(0)] * 100)
     rounds = [

@@ -15,8 +15,8 @@ nothing is random.
   and keeps nothing for later drafts. The first rounds are bare, to be timed. Everything that takes
   longer is a loss, until drafts bring it back: waiting for drafts, keeping the target's logits.
 * Losses are bounded, whatever was expected. While drafting rests, rounds are bare.
-* A model reads what it has not, a prompt above all, when it is expected to have saved a good part
-  of that time by now, had it read it before (the rule for renting skis or buying them).
+* A model reads what it has not, a prompt above all, when the rest of the answer is expected to save
+  that time: a rest as long as what it could have drafted so far, and some rounds.
 * What is not expected to pay is tried again after waits that double (`Trials`): only drafts tell
   what drafts cost and bring.
 """
@@ -58,9 +58,12 @@ _HICCUP = 2.0
 """A round counts as at most this many times what was expected: other programs may delay it."""
 
 
-_SAVED = 0.5
-"""The part of the time for reading that a model has to have saved. With 1, reading costs at most as
-much as not reading has, if expectations hold; with 0.4, answers of 48 ids are 1 % faster."""
+_COMING = 32
+"""An answer is expected to go on for as many rounds as it has had, and these."""
+
+_DOUBT = 4
+"""Rounds in which reading would have saved nothing, to which the mean of the others is drawn: it
+changes from place to place."""
 
 _LITTLE = 0.1
 """Plain passes that a trial may read for, whatever models have lost."""
@@ -72,14 +75,14 @@ _FEW, _MANY = 16, 64
 class _Model:
     """A model that drafts in passes, and what is known of it.
 
-    acceptance: of its drafts in this request. missed: the time that it is expected to have saved
-    since it last read, had it read on.
+    acceptance: of its drafts in this request. waited, missed: the rounds since it last read, and
+    the time that it is expected to have saved in them, had it read on.
     """
 
     def __init__(self, drafter: ModelDrafter, known: ModelKnowledge) -> None:
         self.drafter, self.known = drafter, known
         self.acceptance = known.worth.acceptance.of_request()
-        self.missed, self.has_drafted = 0.0, False
+        self.missed, self.waited, self.has_drafted = 0.0, 0, False
 
     def unread(self, ids: Sequence[TargetId]) -> int:
         """How many of these ids it has to read before it drafts, if that is more than usual."""
@@ -142,6 +145,7 @@ class Controller(Drafter):
         knowledge = self._knowledge
         for model in self._models:
             model.known.trials.count()
+            model.waited += 1
         knowledge.plain_timings.count()
         self._before, self._drafted, self._asked_beside = self._now, [], False
         self._unread = 0
@@ -150,6 +154,7 @@ class Controller(Drafter):
 
     def _plan(self, context: Context, limit: int) -> Proposal:
         knowledge, costs, under_way = self._knowledge, self.costs, self._is_under_way
+        room = limit  # of the whole answer, as far as is known
         if self._free.rows is None:
             limit = min(limit, MAX_IDS)
         if self.is_timed:
@@ -181,7 +186,9 @@ class Controller(Drafter):
             drafts = []
         elif reading and not trial:
             model.missed += better.tokens * (1.0 / plan.rate - 1.0 / rate)
-            drafts = drafts if model.missed > _SAVED * reading else []
+            mean = model.missed / (model.waited + _DOUBT)
+            coming = mean * min(model.waited + _COMING, room / better.tokens)
+            drafts = drafts if coming > reading else []
         if drafts and self._forbids(rate, self._worst(drafts), *own, self.losses):
             drafts, pays, trial = [], False, False
         rests = not drafts and self._forbids(plan.rate, self._worst([], plan.length), self.losses)
@@ -300,7 +307,7 @@ class Controller(Drafter):
             if (length := min(length, limit, MAX_DRAFT)) != plan.length:
                 plan = replace(plan, length=length)
             waited += model.drafter.wait_for_others()
-            model.missed = 0.0
+            model.missed, model.waited = 0.0, 0
             self._unread += model.unread(context.ids)
             found = model.drafter.draft(context, steps=length, limit=limit)
             passes += found.draft_passes
