@@ -75,6 +75,17 @@ def test_canonical_text_is_never_absorbed(tokenizer: Tokenizer[Any]) -> None:
                 assert not absorption.absorbs(left, last, rest[:size])
 
 
+@pytest.mark.parametrize("word", ["[INST]", "3.14", "½", "xYz"])
+def test_a_word_without_end_is_asked_about(tokenizer: Tokenizer[Any], word: str) -> None:
+    """Each of its tokens was a call within the one before."""
+    data = tokenizer.text_bytes(word * 300)
+    ids, tokens = tokenizer.encoder.encode(data), tokenizer.vocabulary.tokens
+    absorption = Absorption(tokenizer.bpe)
+    for kept in range(1, 9):
+        left = b"".join(tokens[i] for i in ids[:kept])
+        assert not absorption.absorbs(left, ids[kept - 1], data[len(left) :])
+
+
 def test_what_is_absorbed_never_leaves_the_committed_ids(tokenizer: Tokenizer[Any]) -> None:
     """Whatever comes after it: more tokens, other pieces, a broken character."""
     bpe, draw = tokenizer.bpe, Random(13)

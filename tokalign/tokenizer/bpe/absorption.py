@@ -30,6 +30,10 @@ from tokalign.tokenizer.bpe.pretokenizer import RegexSplitter, incomplete_tail
 MIN_FANOUT = 16
 """Where more tokens than this begin with the same bytes, a table answers instead of the merges."""
 
+LONGEST = 128
+"""Bytes that are asked about. Of each token that they may begin with the rest is asked, one call
+within the other, so that no more than a few hundred fit."""
+
 _CONTINUATIONS = (b"", b"t", b"e", b"l", b"A", b"1", b".", b"'", b" ", b"\n", b" t")
 """One next text of each kind that can decide where a piece ends. GPT-4o's `'t`, `'re` and `'ll`
 belong to the word before, so that three small letters differ."""
@@ -53,7 +57,8 @@ class Absorption(Generic[Id]):
         self.within_piece = lru_cache(maxsize=1 << 16)(self._within_piece)
 
     def absorbs(self, left: bytes, last: Id, data: bytes) -> bool:
-        """Whether no canonical encoding continues with `data`, whatever comes after `data`.
+        """Whether no canonical encoding continues with `data`, whatever comes after `data`. It may
+        be False wrongly if only what comes after `LONGEST` bytes decides.
 
         left: the text before the boundary, from the beginning of its piece or earlier, as far as
             it is not settled; it ends with the token `last`.
@@ -61,6 +66,7 @@ class Absorption(Generic[Id]):
         """
         if not left:
             return False  # the piece before the boundary is settled
+        data = data[:LONGEST]
         if not self._in_pieces:
             return self._absorbs_word(left, last, data)
         known = data[: max(0, len(data) - incomplete_tail(left + data))]
