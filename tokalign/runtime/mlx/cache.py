@@ -7,6 +7,7 @@ the cache is not computed again. Read next: `session.py`, which runs passes with
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from time import perf_counter
 from typing import Any, Generic, cast
@@ -71,6 +72,7 @@ class ModelCache(Generic[Id]):
         self._held: list[Id] = known or []
         self._unread: list[Array] = []
         self._branches: tuple[list[Id], TokenTree[Id]] | None = None
+        self._is_whole = True  # false where a change was left in the middle
         self._embeddings: tuple[int, Array] | None = None
         self._passes = 0
         self.context_length = context_length(model)
@@ -95,15 +97,17 @@ class ModelCache(Generic[Id]):
 
     @property
     def held(self) -> list[Id]:
-        """The ids in the cache, as far as they are known."""
-        self._settle_branches([])
-        self._read_unread()
+        """The ids in the cache, as far as they are known; what was read before a change that was
+        left in the middle, which the next user reads again."""
+        if self._is_whole:
+            self._settle_branches([])
+            self._read_unread()
         return self._held
 
     def read_again(self, ids: Sequence[Id]) -> int:
         """How many of `ids` were read, but go through the model once more in the next pass."""
         marked = self._layers.marked
-        if marked is None or self._branches is not None:
+        if marked is None or self._branches is not None or not self._is_whole:
             return 0
         self._read_unread()
         shared = min(common_prefix(list(ids), self._held), len(ids) - 1)
@@ -136,6 +140,7 @@ class ModelCache(Generic[Id]):
 
     def _has_long_rest(self, ids: list[Id], last: int) -> bool:
         """Rewind to what the cache shares with `ids`. Returns: whether the rest is for steps."""
+        self._mend()
         self._layers.open()
         self._settle_branches(ids)
         self._read_unread()
@@ -214,13 +219,13 @@ class ModelCache(Generic[Id]):
     def settle(self, ids: Sequence[Id]) -> None:
         """Leave exactly `ids` in the cache for its next user. Raises: CacheError."""
         ids = list(ids)
+        self._mend()
         self._settle_branches(ids)
         self._read_unread()
         self._rewind(common_prefix(ids, self._held))
         self._fill(ids)
         if not self._layers.can_hand_over:
             self._begin_anew()
-            self._held = []
             self._fill(ids)
         self.quantize()
         self._layers.hand_over()
@@ -229,6 +234,8 @@ class ModelCache(Generic[Id]):
 
     def shared_with(self, ids: Sequence[Id]) -> int:
         """How many of `ids` the cache holds, leaving one at least to read."""
+        if not self._is_whole:
+            return 0
         known = self._held if self._branches is None else self._branches[0]
         return min(common_prefix(known, list(ids)), len(ids) - 1)
 
@@ -240,23 +247,46 @@ class ModelCache(Generic[Id]):
 
     def adopt(self, layers: Sequence[Any], ids: Sequence[Id]) -> None:
         """Go on with another cache of the same model, which holds exactly `ids`."""
+        with self._changing():
+            self._unread.clear()
+            self._branches = None
+            self.unknown_positions = 0
+            self._layers.renew(layers)
+            self._held = list(ids)
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Change the layers, and note what they hold then. Where Ctrl-C or an error comes between,
+        some layers have changed and others have not."""
+        self._is_whole = False
+        yield
+        self._is_whole = True
+
+    def _mend(self) -> None:
+        """Begin anew if a change was left in the middle. Raises: CacheError as `_begin_anew`."""
+        if self._is_whole:
+            return
+        if self.unknown_positions:
+            raise CacheError(
+                "a pass over this cache was interrupted, and what it had read is not known; make a "
+                "new one, and give the whole text"
+            )
         self._unread.clear()
         self._branches = None
-        self.unknown_positions = 0
-        self._layers.renew(layers)
-        self._held = list(ids)
+        self._begin_anew()
 
     def _settle_branches(self, ids: list[Id]) -> None:
         """Keep the path of the tree that `ids` goes along; its first chain, if `ids` is shorter."""
         if self._branches is None:
             return
-        (before, tree), self._branches = self._branches, None
-        begin = len(before)
+        (before, tree), begin = self._branches, len(self._branches[0])
         path = tree.path_of(ids[begin:]) if ids[:begin] == before else []
         path = path or list(range(tree.chain_length))
-        keep_rows(self.layers, self.unknown_positions + begin, path)
-        self._layers.take_back(len(tree.ids) - len(path), held=begin + len(tree.ids))
-        self._held = [*before, *[tree.ids[index] for index in path]]
+        with self._changing():
+            self._branches = None
+            keep_rows(self.layers, self.unknown_positions + begin, path)
+            self._layers.take_back(len(tree.ids) - len(path), held=begin + len(tree.ids))
+            self._held = [*before, *[tree.ids[index] for index in path]]
 
     def _rewind(self, kept: int) -> int:
         """Drop all but the first `kept` ids; more of them, or all, if the cache needs it.
@@ -265,23 +295,28 @@ class ModelCache(Generic[Id]):
         """
         held = len(self._held)
         if kept < held:
-            remaining = self._layers.take_back(held - kept, held=held)
+            with self._changing():
+                remaining = self._layers.take_back(held - kept, held=held)
+                self._held = self._held[:remaining]
             if remaining is None:
                 self._begin_anew()
-            self._held = self._held[: remaining or 0]
         return len(self._held)
 
     def _begin_anew(self) -> None:
         """Go on with an empty cache. Raises: CacheError if ids that are not known would be lost."""
         if self.unknown_positions:
             raise _cannot_rewind(sorted({type(c).__name__ for c in self.layers}))
-        self._layers.renew(self._new_layers())
+        with self._changing():
+            self._layers.renew(self._new_layers())
+            self._held = []
 
     def _read_unread(self) -> None:
         """Read ids that were fed while they were computing; by now they are known."""
         if self._unread:
-            self._held += cast("list[Id]", mx.concatenate(self._unread).tolist())
-            self._unread.clear()
+            ids = cast("list[Id]", mx.concatenate(self._unread).tolist())
+            with self._changing():
+                self._held += ids
+                self._unread.clear()
 
     def _fill(self, ids: list[Id]) -> None:
         for _ in self._steps(ids, len(ids)):
@@ -303,8 +338,9 @@ class ModelCache(Generic[Id]):
             step = self._layers.step(pace.step(most), most)
             read = ids[: min([at + step, end, *[stop for stop in stops if stop > at]])]
             began = perf_counter()
-            self.forward(self.tokens(read[at:]), begin=at)
-            self._held = read
+            with self._changing():
+                self.forward(self.tokens(read[at:]), begin=at)
+                self._held = read
             mx.eval([c.state for c in self.layers])
             if len(read) - at == most or len(read) == end:  # after each step it took 3 % longer
                 mx.clear_cache()

@@ -101,19 +101,21 @@ class ModelSession(ModelCache[Id]):
 
     def _run(self, rows: PassRows[Id]) -> Array:
         tokens = self.tokens(rows.tokens)
-        if rows.tree is None:
-            logits = self.forward(tokens, begin=rows.begin)
-        else:
-            with self._tree_model.pass_over(self.layers, len(rows.tokens), rows.tree) as model:
-                logits = self.forward(tokens, model, begin=rows.begin)
-        self.have_read(rows)
+        with self._changing():
+            if rows.tree is None:
+                logits = self.forward(tokens, begin=rows.begin)
+            else:
+                with self._tree_model.pass_over(self.layers, len(rows.tokens), rows.tree) as model:
+                    logits = self.forward(tokens, model, begin=rows.begin)
+            self.have_read(rows)
         return logits[-rows.wanted :]
 
     def feed(self, token: Array) -> Array:
         """Logits f[1, vocabulary] after one more token i[1], which may still be computing; lazy."""
         self.quantize()
-        logits = self.forward(token)
-        self.have_fed(token)
+        with self._changing():
+            logits = self.forward(token)
+            self.have_fed(token)
         return logits
 
     def have_fed(self, token: Array, taps: Array = None) -> None:
@@ -141,9 +143,10 @@ class ModelSession(ModelCache[Id]):
             return self._run(self._branching(list(ids), tree))
         context, tokens = list(ids), list(tree.ids[computed:])
         self.quantize()
-        with self._tree_model.pass_over(self.layers, len(tokens), tree) as model:
-            logits = self.forward(self.tokens(tokens), model, begin=len(context) + computed)
-        self._branches = context, tree
+        with self._changing():
+            with self._tree_model.pass_over(self.layers, len(tokens), tree) as model:
+                logits = self.forward(self.tokens(tokens), model, begin=len(context) + computed)
+            self._branches = context, tree
         self.passes += 1
         self.rows += len(tokens)
         return logits
