@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import replace
+from inspect import GEN_RUNNING, getgeneratorstate
 from typing import Any, cast
 
 import mlx.core as mx
@@ -20,6 +21,7 @@ from tokalign.api.objects import (
     check_stream,
     language_model,
     make_sampler,
+    note_user,
     read_ids,
     split_cache,
 )
@@ -27,6 +29,7 @@ from tokalign.errors import UsageError, require_integer, shown
 from tokalign.runtime.chat import Prompt
 from tokalign.runtime.decoder import Decoder, LanguageModel
 from tokalign.runtime.generate import Generation, Piece
+from tokalign.runtime.mlx.layers import least_positions, remembered
 from tokalign.runtime.mlx.sampling import LogitsProcessor
 from tokalign.runtime.mlx.weights import vocabulary_size
 from tokalign.runtime.options import DEFAULT_DRAFT_TOKENS, CacheOptions, DraftingOptions
@@ -39,7 +42,8 @@ from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
 
 class Call:
-    """One generation, which may go on with the caches that its caller keeps.
+    """One generation, which may go on with the caches that its caller keeps. One that was left at
+    a token ends where another call goes on with its caches.
 
     prompt: what follows what the target's cache holds. prompt_cache: the target's layers, then the
     draft's. embeddings: f[n, dimension], read in the place of the prompt's ids. max_tokens: -1 for
@@ -63,7 +67,9 @@ class Call:
     ) -> None:
         self._decoder, self._prompt_cache, self._stream = decoder, prompt_cache, stream
         self._store = store
+        self._pieces: Generator[Piece, None, None] | None = None
         ours, theirs = split_cache(prompt_cache, decoder.target.model)
+        self._begin = _content(prompt_cache)
         self._target = decoder.open_target(ours)
         self._draft = decoder.open_draft(theirs)
         for name, session in (("target", self._target), ("draft", self._draft)):
@@ -92,7 +98,28 @@ class Call:
         Afterwards the caches hold the prompt and every token that was taken, the last one only if
         `keeps_last`; after an error, what was read by then. report: called with how many ids of the
         prompt have been read, and of how many.
+        Raises: UsageError if the caches are not as they were when the call was made.
         """
+        self._pieces = self._taken(keeps_last, report)
+        return self._pieces
+
+    def end_use(self, prompt_cache: list[Any]) -> None:
+        """Leave these caches, if they are its own, as after the last token that was taken; not from
+        within a call of it."""
+        pieces, is_own = self._pieces, prompt_cache is self._prompt_cache
+        if is_own and pieces is not None and getgeneratorstate(pieces) != GEN_RUNNING:
+            pieces.close()
+
+    def _taken(
+        self, keeps_last: bool, report: Callable[[int, int], None] | None
+    ) -> Generator[Piece, None, None]:
+        if (cache := self._prompt_cache) is not None:
+            if _content(cache) != self._begin:
+                raise UsageError(
+                    "prompt_cache has changed since it was passed; take all of a response before "
+                    "you ask for the next one"
+                )
+            note_user(cache, self)
         context, total = self.generation.context, len(self.prompt)
         held = first = len(context.prompt) - (not keeps_last)
         cached = len(context.prompt) - total
@@ -151,6 +178,13 @@ class Call:
             self._draft.settle(known)
             rest = self._draft.layers
         prompt_cache[:] = [*self._target.layers, *rest]
+        note_user(prompt_cache, None)
+
+
+def _content(prompt_cache: list[Any] | None) -> tuple[list[int] | None, int]:
+    """What the first caches hold, as far as it is known, and how much."""
+    layers = prompt_cache or []
+    return remembered(layers), least_positions(layers)
 
 
 def speculative_generate_step(

@@ -10,6 +10,7 @@ from numbers import Integral
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, cast
+from weakref import ref
 
 import mlx.core as mx
 from mlx_lm.models.cache import make_prompt_cache
@@ -17,6 +18,7 @@ from mlx_lm.sample_utils import greedy_sampler
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from tokalign.errors import (
+    CacheError,
     TokalignError,
     UsageError,
     require_callable,
@@ -188,7 +190,8 @@ def read_ids(name: str, given: Any) -> list[int]:
 def split_cache(
     prompt_cache: list[Any] | None, model: Any
 ) -> tuple[list[Any] | None, list[Any] | None]:
-    """The target's layers of a prompt cache, and the draft's, which follow them as in mlx-lm."""
+    """The target's layers of a prompt cache, and the draft's, which follow them as in mlx-lm. A
+    generation that was left at a token, and uses them, ends. Raises: UsageError; CacheError."""
     if prompt_cache is None:
         return None, None
     count = len(make_prompt_cache(model))  # some layers share a cache, and some have none
@@ -200,7 +203,27 @@ def split_cache(
             f"prompt_cache has to be a list of {count} caches, and then the draft model's, as "
             "make_prompt_cache of mlx-lm returns them"
         )
+    if (user := getattr(prompt_cache[0], _USER, None)) is not None:
+        if (call := user()) is not None:
+            call.end_use(prompt_cache)
+        if hasattr(prompt_cache[0], _USER):
+            raise CacheError(
+                "prompt_cache was copied or left while a generation used it; close that one first, "
+                "or make a new cache and give the whole text"
+            )
     return prompt_cache[:count], prompt_cache[count:] or None
+
+
+_USER = "tokalign_user"
+"""On the first layer of a prompt cache: a weak reference to the `Call` that uses it."""
+
+
+def note_user(prompt_cache: list[Any], call: Any | None) -> None:
+    """Note who uses a prompt cache; None for nobody any more."""
+    if call is None:
+        vars(prompt_cache[0]).pop(_USER, None)
+    else:
+        setattr(prompt_cache[0], _USER, ref(call))
 
 
 def make_sampler(
