@@ -1,10 +1,46 @@
-"""`python -m tokalign`, for which Python puts the current folder first on the path of modules."""
+"""The program `tokalign`, and `python -m tokalign`, for which Python puts the current folder first
+on the path of modules.
+
+Nothing is imported at the top: Ctrl-C is answered in one line from here on.
+"""
 
 import sys
 
-if not sys.flags.safe_path:
-    del sys.path[0]
 
-from tokalign.cli import program
+def program() -> None:
+    """The command line as a process, which leaves without the end of the libraries that it loaded.
 
-program()
+    OpenBLAS waits for its threads then, for ever where one has gone before (`blas_thread_shutdown_`
+    in OpenBLAS). Whatever is to be done at the end of Python has been done by that time.
+    """
+    status = 1  # of an error that was not expected; its traceback is printed before the end
+
+    def leave() -> None:
+        if "mlx.core" in sys.modules:
+            from tokalign.cli.output import finish
+
+            finish(sys.stdout)
+            finish(sys.stderr)
+            os._exit(status)
+
+    try:
+        import atexit
+        import os
+
+        atexit.register(leave)
+        from tokalign.cli import main
+
+        main()
+    except SystemExit as ended:
+        status = int(ended.code or 0)
+        raise
+    except KeyboardInterrupt:
+        status = 130
+        print("tokalign: interrupted", file=sys.stderr)
+        sys.exit(status)
+
+
+if __name__ == "__main__":
+    if not sys.flags.safe_path:
+        del sys.path[0]
+    program()

@@ -14,7 +14,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 from command_lines import run as tokalign
-from command_lines import words
+from command_lines import start, words
 from places import DEMO
 
 from tokalign.cli import group
@@ -310,7 +310,7 @@ class Library:
 
 library = Library()
 {loaded}
-from tokalign.cli import program
+from tokalign.__main__ import program
 from tokalign.cli.output import to_stderr
 sys.argv[1:] = {words}
 real = sys.exit
@@ -334,3 +334,21 @@ def test_a_process_that_runs_models_leaves_without_the_end_of_their_libraries(
     assert ended.returncode == (0 if words == ["--version"] else 4)
     assert "what was to be done" in ended.stdout
     assert ("the end of the library" in ended.stdout) is not runs_models
+
+
+@pytest.mark.parametrize("module", ["click", "tokalign.cli.decode"])
+def test_ctrl_c_is_answered_in_one_line_while_the_program_is_imported(module: str) -> None:
+    code = f"""
+import runpy, signal, sys
+
+class CtrlC:
+    def find_spec(self, name, *_):
+        if name == {module!r}:
+            signal.raise_signal(signal.SIGINT)
+
+sys.meta_path.insert(0, CtrlC())
+sys.argv[1:] = ["decode", "--help"]
+runpy.run_module("tokalign", run_name="__main__")
+"""
+    _, said = (ended := start(code=code, stderr=subprocess.PIPE, text=True)).communicate()
+    assert (ended.returncode, said.strip()) == (130, "tokalign: interrupted")

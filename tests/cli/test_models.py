@@ -218,7 +218,7 @@ def test_a_shell_completes_commands_options_and_aliases(shell: str) -> None:
         asked = {"_TOKALIGN_COMPLETE": f"{shell}_complete", "COMP_WORDS": words}
         run = [sys.executable, "-m", "tokalign"]
         program = (
-            "import sys; sys.argv[0] = 'tokalign'; from tokalign.cli import program; program()"
+            "import sys; sys.argv[0] = 'tokalign'; from tokalign.__main__ import program; program()"
         )
         run = [sys.executable, "-c", program]
         environment = os.environ | asked | {"COMP_CWORD": number}

@@ -67,7 +67,7 @@ def run(
 
 CALIBRATE = """
 from ticking import ticking
-from tokalign.cli import program
+from tokalign.__main__ import program
 with ticking():
     program()
 """

@@ -5,9 +5,7 @@ A subcommand is imported only when it runs, so that `tokalign --help` loads almo
 
 from __future__ import annotations
 
-import atexit
 import errno
-import os
 import sys
 from difflib import get_close_matches
 from importlib import import_module
@@ -122,28 +120,6 @@ def _show_version(context: click.Context, _option: click.Parameter, value: bool)
 )
 def group() -> None:
     """Speculative decoding across tokenizers on MLX, prepared offline."""
-
-
-def program() -> None:
-    """`main` as a process, which leaves without the end of the libraries that it has loaded.
-
-    OpenBLAS waits for its threads then, for ever where one has gone before (`blas_thread_shutdown_`
-    in OpenBLAS). Whatever is to be done at the end of Python has been done by that time.
-    """
-    status = [1]  # of an error that was not expected; its traceback is printed before the end
-
-    def leave() -> None:
-        if "mlx.core" in sys.modules:
-            finish(sys.stdout)
-            finish(sys.stderr)
-            os._exit(status[0])
-
-    atexit.register(leave)
-    try:
-        main()
-    except SystemExit as ended:
-        status[0] = int(ended.code or 0)
-        raise
 
 
 def main() -> None:
