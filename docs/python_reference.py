@@ -10,9 +10,12 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterator
+from dataclasses import fields
 
 import tokalign
 from tokalign import errors
+from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.runtime.options import CacheOptions, DraftingOptions
 
 _OPENING = """\
 # Python reference
@@ -23,18 +26,23 @@ Made by `python docs/python_reference.py > docs/python-reference.md`.
 
 
 def reference() -> str:
-    """The functions and classes of `tokalign`, and the errors that they raise, as Markdown."""
+    """The functions and classes of `tokalign`, their options and errors, as Markdown."""
     parts = [_OPENING]
     for name in tokalign.__all__:
         parts += _described(f"tokalign.{name}", getattr(tokalign, name))
+    parts += _described("tokalign.runtime.mlx.sampling.Sampling", Sampling, call=True)
+    for options in (DraftingOptions, CacheOptions):
+        parts += _described(options.__name__, options)
+        parts += _fields(options)
     parts.append("\n## Errors\n\n| `tokalign.errors` | |\n|---|---|\n")
     parts += _errors()
     return "".join(parts)
 
 
-def _described(name: str, thing: object) -> Iterator[str]:
+def _described(name: str, thing: object, *, call: bool = False) -> Iterator[str]:
+    """call: show how a class is called, too."""
     yield f"\n## {name}\n\n"
-    if not inspect.isclass(thing):
+    if call or not inspect.isclass(thing):
         yield f"```python\n{_signature(name, thing)}\n```\n\n"
     yield _text(thing) + "\n"
     for method, function in _methods(thing):
@@ -51,21 +59,38 @@ def _methods(thing: object) -> Iterator[tuple[str, object]]:
             yield name, getattr(thing, name)
 
 
+def _fields(options: type) -> Iterator[str]:
+    """The help of each field that has one, as the command line shows it."""
+    yield "\n| keyword | |\n|---|---|\n"
+    for option in fields(options):
+        if about := option.metadata["about"]:
+            yield f"| `{option.name}` | {about} |\n"
+
+
 def _signature(name: str, thing: object) -> str:
     """A call with its parameters, one a line where there are many."""
     assert callable(thing)
     given = inspect.signature(thing)
-    shown = [str(parameter) for parameter in given.parameters.values()]
+    shown = [_parameter(parameter) for parameter in given.parameters.values()]
     kinds = [parameter.kind for parameter in given.parameters.values()]
     if inspect.Parameter.KEYWORD_ONLY in kinds and inspect.Parameter.VAR_POSITIONAL not in kinds:
         shown.insert(kinds.index(inspect.Parameter.KEYWORD_ONLY), "*")
     returned = given.return_annotation
-    arrow = "" if returned is inspect.Signature.empty else f" -> {returned}"
+    arrow = "" if returned in (None, inspect.Signature.empty) else f" -> {returned}"
     line = f"{name}({', '.join(shown)}){arrow}"
     if len(line) > 100:
         inner = "".join(f"    {one},\n" for one in shown)
         line = f"{name}(\n{inner}){arrow}"
-    return re.sub(r"<[^<>]* at 0x[^<>]*>", "...", line).replace("'", "")
+    return line
+
+
+def _parameter(parameter: inspect.Parameter) -> str:
+    """As in the source: annotations are texts, whose quotes `str` would show."""
+    bare = parameter.replace(annotation=parameter.empty, default=parameter.empty)
+    annotated = "" if parameter.annotation is parameter.empty else f": {parameter.annotation}"
+    equals = " = " if annotated else "="
+    default = "..." if inspect.isfunction(parameter.default) else repr(parameter.default)
+    return f"{bare}{annotated}{'' if parameter.default is parameter.empty else equals + default}"
 
 
 def _text(thing: object) -> str:

@@ -16,17 +16,7 @@ import tokalign
 from tokalign.cli import group
 
 ROOT = Path(__file__).resolve().parent.parent
-FOLDERS = (
-    "",
-    "corpora",
-    "demo",
-    "docs",
-    "lab",
-    "lab/results",
-    "lab/study",
-    "tables",
-    "tests/hostile",
-)
+FOLDERS = ("corpora", "demo", "docs", "lab", "prompts", "tables", "tests")
 MOST_WORDS = 18_000
 """In the README and docs/, all pages together that people wrote."""
 GENERATED = {"commands.md", "machines.md", "python-reference.md"}
@@ -34,8 +24,9 @@ GENERATED = {"commands.md", "machines.md", "python-reference.md"}
 
 
 def pages() -> Iterator[Path]:
+    yield from sorted(ROOT.glob("*.md"))
     for folder in FOLDERS:
-        yield from sorted((ROOT / folder).glob("*.md"))
+        yield from sorted((ROOT / folder).rglob("*.md"))
 
 
 @cache

@@ -58,7 +58,8 @@ def load(path_or_hf_repo: str, *args: Any, ends: str = ALL_ENDS, **kwargs: Any) 
     path_or_hf_repo: an alias of `tokalign models`, too.
     ends: "all" ends an output at mlx-lm's `eos_token_ids` and at every other token that ends a text
         or a turn, as the command line does; "mlx-lm" at the former only.
-    Raises: UsageError for another value of `ends`; as `resolve_model` for an alias.
+    Raises: UsageError for another value of `ends`, or a name that cannot stand for a model;
+    MissingAssetError for a missing folder, or an alias whose model cannot be had; else as mlx-lm.
     """
     if ends not in (ALL_ENDS, MLX_LM_ENDS):
         raise UsageError(f"ends has to be {ALL_ENDS!r} or {MLX_LM_ENDS!r}, not {shown(ends)}")

@@ -67,7 +67,7 @@ def find_alias(name: str) -> Alias:
         close = _closest(name.lower())
         raise UsageError(
             f"{name} is neither an alias nor a path"
-            + (f"; did you mean {close}?" if close else "")
+            + (f" (did you mean {close}?)" if close else "")
             + "; `tokalign models` lists the aliases, and a name may also be a local path or a Hub "
             "repository (owner/name)"
         )

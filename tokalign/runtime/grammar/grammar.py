@@ -31,7 +31,7 @@ class Grammar:
         Free white space would cost tokens and rule out most forced text, and small models lose
         themselves in it.
         strict: refuse what cannot be enforced; it is ignored otherwise, and `ignored` names it.
-        Raises: UsageError, also for what goes beyond a bound of `bounds.py`.
+        Raises: UsageError, also for a schema that is too large or nested too deeply.
         """
         made, ignored = json_part(schema, strict=strict)
         return cls(json.dumps({"grammars": [{"json_schema": made}]}), ignored)

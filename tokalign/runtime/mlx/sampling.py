@@ -80,6 +80,7 @@ class Sampling(Chooser):
     xtc_probability: how often a token is chosen without the most probable ones, as mlx-lm does it:
     all ids above `xtc_threshold` but the least likely of them, and except `xtc_exempt`, are ruled
     out. The position decides when, and a draft that is drawn on the device follows it.
+    processors: mlx-lm's logits processors, applied first. Raises: UsageError.
     """
 
     temperature: float = 0.0
