@@ -136,3 +136,11 @@ def test_the_documented_merge_site(bielik: Tokenizer[Any], bielik_sites: MergeSi
     assert bielik_sites.absorbs(nie, b"dziela")
     niedziela = [tokens[i] for i in bielik.encode("niedziela")]
     assert niedziela == [b" n", b"ied", b"z", b"iel", b"a"]
+
+
+def test_of_a_long_piece_only_the_end_is_encoded_again(tokenizer: Tokenizer[Any]) -> None:
+    ids = tokenizer.encode("=" * 4000)
+    boundary = Boundary(tokenizer)
+    boundary.follow(ids)
+    assert len(boundary._left) < 200
+    assert boundary.encode(b" and") == tuple(tokenizer.bpe.encode(b" and"))

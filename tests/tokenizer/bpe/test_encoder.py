@@ -101,6 +101,28 @@ def test_pushing_parts_equals_encoding_the_whole(
     assert encoder.ids == tokenizer.bpe.encode(encoder.text)
 
 
+@pytest.mark.parametrize("parts", ["a", "=", "中文字", "🐟👩", "- ", "ab=", "xyzzy"])
+def test_a_long_piece_is_encoded_at_its_end_alone(tokenizer: Tokenizer[Any], parts: str) -> None:
+    """A model may repeat itself without end; the work of a token must not grow with that."""
+    encoder, data = IncrementalEncoder(tokenizer.bpe), (parts * 400).encode()[:1200]
+    merge, longest = tokenizer.bpe.merges.apply, 0
+
+    def apply(symbols: list[Any]) -> Any:
+        nonlocal longest
+        longest = max(longest, len(symbols))
+        return merge(symbols)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(tokenizer.bpe.merges), "apply", lambda _, symbols: apply(symbols))
+        kept = tokenizer.bpe.encode_piece.cache_info().currsize  # type: ignore[attr-defined]
+        for at in range(0, len(data), 5):
+            encoder.push(data[at : at + 5])
+        kept = tokenizer.bpe.encode_piece.cache_info().currsize - kept  # type: ignore[attr-defined]
+    assert encoder.ids == tokenizer.bpe.encode(data)
+    assert longest < 600
+    assert kept < 120
+
+
 @given(data=byte_strings, text=texts)
 def test_an_incomplete_tail_is_the_beginning_of_a_character(data: bytes, text: str) -> None:
     tail = incomplete_tail(data)

@@ -147,6 +147,9 @@ def map_specials(source: Tokenizer[Id], other: Tokenizer[OtherId]) -> dict[Id, O
 
 _SPACE = 0x20
 
+_LONGEST_LEFT = 64
+"""Bytes of a piece that are looked at before the boundary."""
+
 
 class Boundary:
     """Encodes what follows the committed ids.
@@ -195,12 +198,23 @@ class Boundary:
         if canonical != committed:
             # The target's ids are not canonical here, so only its last token is taken to count.
             committed = list(ids[-1:]) if canonical else []
-        self._left_ids = committed
+        self._left_ids = committed = self._nearest(committed)
         self._left = b"".join([tokens[i] for i in committed])
         self._is_cut = incomplete_tail(self._left) > 0
         self._edge = ()
         if committed and self._validity is not None:
             self._edge = self._validity.right_spine(committed[-1])
+
+    def _nearest(self, ids: list[TargetId]) -> list[TargetId]:
+        """The last ids of a long piece: what follows it is decided at its end, and all of it would
+        be encoded again for every guess."""
+        tokens, size = self._encoder.tokens, 0
+        for place in reversed(range(len(ids))):
+            data = tokens[ids[place]]
+            size += len(data)
+            if size >= _LONGEST_LEFT and data[0] & 0xC0 != 0x80:
+                return ids[place:]
+        return ids
 
     def absorbs(self, data: bytes) -> bool:
         """Whether no canonical encoding continues with `data`, whatever comes after `data`.

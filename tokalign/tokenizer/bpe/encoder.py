@@ -18,6 +18,13 @@ from tokalign.tokenizer.bpe import Id
 from tokalign.tokenizer.bpe.pretokenizer import Splitter, as_bytes, as_text
 from tokalign.tokenizer.bpe.validity import Merged, Merges, PairValidity
 
+_LONG = 64
+"""Bytes of a piece that is not remembered: one that grows would be kept after every token of it."""
+
+_REDONE = 4
+"""Tokens at the end of a long piece that are encoded again after more bytes; twice as many where
+these change more than that."""
+
 
 class TokenOrder(Generic[Id]):
     """Tokens sorted by their bytes, of equal bytes by id: those that begin alike are one range.
@@ -101,6 +108,10 @@ class PieceEncoder(ABC, Generic[Id]):
             ids += self.encode_piece(piece)
         return ids
 
+    def encode_grown(self, piece: bytes, known: Sequence[Id]) -> Sequence[Id]:
+        """As `encode_piece`, for a long piece. known: the encoding of a beginning of it, if any."""
+        return self._encode_piece(piece)
+
     def spelled(self, data: bytes) -> bytes:
         """The beginning of `data` up to the first byte that no token spells."""
         if not self.missing or self.missing.isdisjoint(data):
@@ -156,6 +167,23 @@ class BytePairEncoding(PieceEncoder[Id]):
         token = self.whole.get(piece)
         return (token,) if token is not None else tuple(self.merge(piece).ids)
 
+    def encode_grown(self, piece: bytes, known: Sequence[Id]) -> Sequence[Id]:
+        """See `PieceEncoder`. Cost: that of the end of the piece. All but its last tokens stay if
+        they may stand before what the rest becomes (corollary II in `validity.py`)."""
+        redone, tokens = _REDONE, self.tokens
+        while redone < len(known) and self.spells_all and piece not in self.whole:
+            end = len(known) - redone
+            while end and tokens[known[end]][0] & 0xC0 == 0x80:  # it does not begin a character
+                end -= 1
+            kept = known[:end]
+            head = b"".join([tokens[token] for token in kept])
+            if kept and piece.startswith(head):
+                ids = self.merge(piece[len(head) :]).ids
+                if self.validity.may_follow(kept[-1], ids[0]):
+                    return [*kept, *ids]
+            redone *= 2
+        return self._encode_piece(piece)
+
     def merge(self, piece: bytes) -> Merged[Id]:
         """What the merges make of the symbols of `piece`, whether or not it is a whole token."""
         return self.merges.apply(self.base_symbols(piece))
@@ -196,6 +224,7 @@ class IncrementalEncoder(Generic[Id]):
         self._text = bytearray()
         self._ids: list[Id] = []
         self._open = 0, 0  # byte offset and id index from which on later bytes may change pieces
+        self._long: tuple[int, Sequence[Id]] = 0, ()  # where the last long piece began; its ids
 
     @property
     def text(self) -> bytes:
@@ -225,9 +254,16 @@ class IncrementalEncoder(Generic[Id]):
         text = bytes(self._text[offset:])
         pieces = encoder.splitter.split(text)
         settled = encoder.splitter.count_settled(text, pieces)
-        for piece in pieces[:settled]:
-            ids += encoder.encode_piece(piece)
+        begin, known = self._long
+        for number, piece in enumerate(pieces):
+            if number == settled:
+                self._open = offset, len(ids)
+            if len(piece) < _LONG:
+                encoded: Sequence[Id] = encoder.encode_piece(piece)
+            else:
+                encoded = encoder.encode_grown(piece, known if offset == begin else ())
+                self._long = offset, encoded
+            ids += encoded
             offset += len(piece)
-        self._open = offset, len(ids)
-        for piece in pieces[settled:]:
-            ids += encoder.encode_piece(piece)
+        if settled == len(pieces):
+            self._open = offset, len(ids)
