@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from queue import Queue
 from random import Random
 from threading import Event
@@ -222,6 +223,18 @@ def test_a_grammar_that_fails_while_decoding_ends_its_own_request_alone(
         failed = submit(scheduler, grammar=Grammar.regex("[a-z ]{500}"), max_tokens=90)
         assert isinstance(end_of(failed), UsageError)
         assert [end_of(items) for items in others] == [None, None]
+
+
+def test_the_choices_of_one_body_leave_places_for_others() -> None:
+    with scheduling(decode_concurrency=4) as scheduler:
+        asked = ApiRequest(prompt="Wisła", **FREELY)
+        choices = [Queue[Item]() for _ in range(6)]
+        for items in choices:
+            scheduler.submit(replace(asked), items.put)
+        wait_for(lambda: sum(not items.empty() for items in choices) >= 3)
+        assert end_of(submit(scheduler, "Odra", max_tokens=1)) is None
+        assert sum(not items.empty() for items in choices) == 3
+        asked.abandoned.set()
 
 
 def test_a_client_that_has_left_is_not_answered() -> None:

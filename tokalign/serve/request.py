@@ -40,7 +40,7 @@ class ApiRequest:
     and any number else.
     not_enforced: paths of what the answer will not follow.
     api_key: the scope of what is kept. only_counts: whether only the prompt's tokens are counted.
-    abandoned: set when nobody waits for the answer any more.
+    abandoned: set when nobody waits for the answer any more; one for all choices of a body.
     """
 
     messages: Sequence[dict[str, Any]] | None = None

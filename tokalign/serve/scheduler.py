@@ -146,11 +146,17 @@ class Scheduler:
             if job.state is State.ARRIVED:
                 self._preparing.submit(job, self.models.loaded)
             takes_a_place = job.failure is None and not job.request.only_counts
-            has_place = len(self._jobs) < self.settings.decode_concurrency or not takes_a_place
-            if job.state is State.PREPARED and has_place:
+            if job.state is State.PREPARED and (not takes_a_place or self._has_place(job)):
                 self._start(job)
             else:
                 under_way = True
+
+    def _has_place(self, job: Job) -> bool:
+        """Whether a request may be decoded with the others. The choices of one body leave as many
+        places as they have, or a single body of many would keep everybody else waiting."""
+        places = self.settings.decode_concurrency - len(self._jobs)
+        siblings = sum(other.request.abandoned is job.request.abandoned for other in self._jobs)
+        return max(1, siblings) <= places
 
     def _start(self, job: Job) -> None:
         """Take in a request that has been prepared, or end it if it cannot be answered."""
