@@ -218,12 +218,13 @@ def test_a_message_that_is_written_as_json_costs_no_other_rendering() -> None:
     assert times.count(3) == 1, "besides the trial of the template"
 
 
-def test_a_templates_own_complaint_is_told() -> None:
+@pytest.mark.parametrize("history", [[ASK], []])
+def test_a_templates_own_complaint_is_told(history: list[dict[str, Any]]) -> None:
     def complain(_messages: Any) -> str:
         raise UsageError("no tools here")
 
     with pytest.raises(UsageError, match="no tools here"):
-        rendered(Template(complain), [ASK], {})  # type: ignore[arg-type]
+        rendered(Template(complain), history, {})  # type: ignore[arg-type]
 
 
 def functions(*messages: dict[str, Any]) -> list[dict[str, Any]]:

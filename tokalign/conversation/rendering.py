@@ -34,10 +34,10 @@ def rendered(
         return template.render(write_calls(messages), **variables)
 
     complaint: UsageError | None = None
-    together = merged(messages)
-    attempts = [list(messages), together, _begun_by_user(together)]
-    for number, attempt in enumerate(attempts):
-        if attempt in attempts[:number]:
+    attempt: list[Message] | None = None
+    for change in (list, merged, _begun_by_user):  # each of what the one before gave
+        before, attempt = attempt, change(messages if attempt is None else attempt)
+        if attempt == before:
             continue
         try:
             text = write(attempt)
@@ -89,14 +89,15 @@ def merged(messages: Iterable[Message]) -> list[Message]:
     return together
 
 
-def _begun_by_user(messages: list[Message]) -> list[Message]:
+def _begun_by_user(messages: Sequence[Message]) -> list[Message]:
     """Merged messages after a user's: an empty one before a greeting of the assistant. What the
     system says is the user's where nobody else speaks."""
     roles = [message["role"] for message in messages]
     if set(roles) == {"system"}:
         return [{**message, "role": "user"} for message in messages]
-    begin = next(i for i, role in enumerate(roles) if role != "system")
-    empty = [{"role": "user", "content": ""}] if roles[begin] == "assistant" else []
+    begin = next((i for i, role in enumerate(roles) if role != "system"), len(roles))
+    greets = roles[begin : begin + 1] == ["assistant"]
+    empty = [{"role": "user", "content": ""}] if greets else []
     return [*messages[:begin], *empty, *messages[begin:]]
 
 
