@@ -9,7 +9,8 @@ from tokalign.runtime.chat import Prompt
 from tokalign.runtime.draft.neural import make_translation as product_translation
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.sampling import Sampling
-from tokalign.runtime.translation.base import ChainTranslation, Pair, Translation
+from tokalign.runtime.rounds import Proposal
+from tokalign.runtime.translation.base import Asked, Pair, Translation, chain_with_leaves
 from tokalign.runtime.translation.committed_text import DraftText
 from tokalign.tables.alignment import Alignment
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
@@ -17,7 +18,7 @@ from tokalign.tokenizer.vocabulary import DraftId, TargetId
 PUBLISHED_TRANSLATIONS = ("raw", "naive")
 
 
-class RawIds(ChainTranslation):
+class RawIds:
     """`raw`: ids of one vocabulary are read in the other one as they are, whatever they mean.
 
     Where the two tokenizers differ, the draft model reads other text than the target, and what it
@@ -31,17 +32,16 @@ class RawIds(ChainTranslation):
     def __init__(self, pair: Pair) -> None:
         self._sizes = len(pair.draft.vocabulary), len(pair.target.vocabulary)
 
-    def chain(
-        self, ids: Sequence[TargetId], session: DraftModelSession, steps: int
-    ) -> Sequence[TargetId]:
-        """See `ChainTranslation`."""
+    def draft(self, ids: Sequence[TargetId], session: DraftModelSession, asked: Asked) -> Proposal:
+        """See `Translation`."""
         known = [DraftId(token) for token in ids if token < self._sizes[0]]
-        drafted = session.draft(known, steps).ids
+        drafted = session.draft(known, asked.steps).ids
         common = takewhile(lambda token: token < self._sizes[1], drafted)
-        return [TargetId(token) for token in common]
+        chain = [TargetId(token) for token in common]
+        return Proposal(tree=chain_with_leaves(chain, asked.learned))
 
 
-class Naive(ChainTranslation):
+class Naive:
     """`naive`: `encode(decode(draft ids))`, each chunk an isolated string to both tokenizers.
 
     Source: Transformers' universal assisted decoding without its context window. A target with a
@@ -51,14 +51,12 @@ class Naive(ChainTranslation):
     def __init__(self, pair: Pair, text: DraftText) -> None:
         self._pair, self._text = pair, text
 
-    def chain(
-        self, ids: Sequence[TargetId], session: DraftModelSession, steps: int
-    ) -> Sequence[TargetId]:
-        """See `ChainTranslation`."""
+    def draft(self, ids: Sequence[TargetId], session: DraftModelSession, asked: Asked) -> Proposal:
+        """See `Translation`."""
         self._text.follow(ids)
-        chunk, end = self._pair.split_end(session.draft(self._text.ids, steps).ids)
+        chunk, end = self._pair.split_end(session.draft(self._text.ids, asked.steps).ids)
         text = self._pair.target.encode(self._pair.draft.decode(chunk)) if chunk else []
-        return [*text, *end]
+        return Proposal(tree=chain_with_leaves([*text, *end], asked.learned))
 
 
 def make_translation(

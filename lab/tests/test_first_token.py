@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from tokalign.build.alignment import align
 from tokalign.runtime.chat import Prompt
 from tokalign.runtime.mlx.draft_session import DraftModelSession
-from tokalign.runtime.translation.base import Pair
+from tokalign.runtime.translation.base import Asked, Pair
 from tokalign.runtime.translation.exact import ExactTranslation
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
@@ -119,7 +119,8 @@ def guesses(demo_pair: Any) -> list[tuple[dict[TargetId, float], dict[TargetId, 
     oracle, session = FirstTokenOracle(pair, draft.model), DraftModelSession(draft.model)
     found = []
     for position in range(3, len(ids), 2):
-        tree = exact.draft(ids[:position], session, 2, alternatives=4, learned=[0.5].__mul__).tree
+        asked = Asked(2, alternatives=4, learned=[0.5].__mul__)
+        tree = exact.draft(ids[:position], session, asked).tree
         first = {
             token: probability
             for token, parent, probability in zip(

@@ -19,7 +19,7 @@ from tokalign.runtime.mlx.draft_session import GreedyDraft, Shortlist
 from tokalign.runtime.options import check_translation, choose_method, choose_translation
 from tokalign.runtime.rounds import Round
 from tokalign.runtime.statistics import Statistics
-from tokalign.runtime.translation.base import Pair, Translation
+from tokalign.runtime.translation.base import Asked, Pair, Translation
 from tokalign.tables.alignment import Alignment
 from tokalign.tables.opening import open_alignment
 from tokalign.tables.token_tree import TokenTree
@@ -131,8 +131,8 @@ def drafted(
     translation: Translation, ids: Sequence[TargetId], session: Any, steps: int
 ) -> tuple[TargetId, ...]:
     """The chain that so many passes give."""
-    learned = [0.5].__mul__
-    return translation.draft(ids, session, steps, alternatives=0, learned=learned).tree.ids
+    asked = Asked(steps, alternatives=0, learned=[0.5].__mul__)
+    return translation.draft(ids, session, asked).tree.ids
 
 
 def play(

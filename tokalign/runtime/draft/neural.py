@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from tokalign.runtime.draft.tree import Answer
 from tokalign.runtime.options import DEFAULT_ALTERNATIVES
 from tokalign.runtime.rounds import Context, Drafter, Meanwhile, Proposal, Round, nothing
-from tokalign.runtime.translation.base import Pair, Translation
+from tokalign.runtime.translation.base import Asked, Pair, Translation
 from tokalign.runtime.translation.by_token import ContextWindow, same_tokenizer, token_intersection
 from tokalign.runtime.translation.exact import ExactTranslation
 from tokalign.tables.alignment import Alignment
@@ -209,10 +209,8 @@ class NeuralDrafter(ModelDrafter):
         self._read = len(session.held)  # of an earlier turn
 
     def find(self, context: Context, steps: int) -> Proposal:
-        learned = self._acceptance.probabilities
-        return self._translation.draft(
-            context.ids, self._drafts, steps, alternatives=self.alternatives, learned=learned
-        )
+        asked = Asked(steps, self.alternatives, self._acceptance.probabilities)
+        return self._translation.draft(context.ids, self._drafts, asked)
 
 
 def make_translation(

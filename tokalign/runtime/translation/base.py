@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -25,48 +24,26 @@ Learned: TypeAlias = Callable[[int], Sequence[float]]
 """How often the first ids of a draft were right so far, if those before them were."""
 
 
+class Asked(NamedTuple):
+    """What a drafter asks of a translation.
+
+    steps: passes at most, 1 or more; the first one also brings the draft model's cache up to date.
+    alternatives: how many ids may be proposed besides one for each pass, so that passes extend
+    several branches; 0 for a target that cannot verify a tree.
+    learned: gives the probabilities that the draft model does not state.
+    """
+
+    steps: int
+    alternatives: int
+    learned: Learned
+
+
 class Translation(Protocol):
     """Drafts what follows a context of target ids, in target ids. One object per request."""
 
-    def draft(
-        self,
-        ids: Sequence[TargetId],
-        session: DraftModelSession,
-        steps: int,
-        *,
-        alternatives: int,
-        learned: Learned,
-    ) -> Proposal:
-        """Draft what follows `ids`, in at most `steps` passes; every id has a probability.
-
-        steps: 1 or more; the first pass also brings the draft model's cache up to date.
-        alternatives: how many ids may be proposed besides one for each pass, so that passes extend
-        several branches; 0 for a target that cannot verify a tree.
-        learned: gives the probabilities that the draft model does not state.
-        Nothing is proposed where nothing can be translated: slower, never wrong.
-        """
-
-
-class ChainTranslation(ABC):
-    """A `Translation` that drafts chains alone, and says nothing of their probabilities."""
-
-    @abstractmethod
-    def chain(
-        self, ids: Sequence[TargetId], session: DraftModelSession, steps: int
-    ) -> Sequence[TargetId]:
-        """Target ids that may follow `ids`, drafted in at most `steps` passes."""
-
-    def draft(
-        self,
-        ids: Sequence[TargetId],
-        session: DraftModelSession,
-        steps: int,
-        *,
-        alternatives: int,
-        learned: Learned,
-    ) -> Proposal:
-        """See `Translation`."""
-        return Proposal(tree=chain_with_leaves(self.chain(ids, session, steps), learned))
+    def draft(self, ids: Sequence[TargetId], session: DraftModelSession, asked: Asked) -> Proposal:
+        """Draft what follows `ids`; every id has a probability. Nothing is proposed where nothing
+        can be translated: slower, never wrong."""
 
 
 def chain_with_leaves(

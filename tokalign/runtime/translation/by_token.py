@@ -14,7 +14,7 @@ import numpy as np
 
 from tokalign.errors import IncompatibleError
 from tokalign.runtime.rounds import Proposal
-from tokalign.runtime.translation.base import ChainTranslation, Learned, Pair, chain_with_leaves
+from tokalign.runtime.translation.base import Asked, Pair, chain_with_leaves
 from tokalign.runtime.translation.committed_text import DraftText, map_specials
 from tokalign.runtime.translation.growth import TEXT, Extension, ModelTree, Node, can_grow, join
 from tokalign.tables.alignment import NO_TOKEN, Intersection
@@ -58,28 +58,20 @@ class ByToken:
     ) -> None:
         self._text, self._shared, self._sampler = text, shared, sampler
 
-    def draft(
-        self,
-        ids: Sequence[TargetId],
-        session: DraftModelSession,
-        steps: int,
-        *,
-        alternatives: int,
-        learned: Learned,
-    ) -> Proposal:
+    def draft(self, ids: Sequence[TargetId], session: DraftModelSession, asked: Asked) -> Proposal:
         self._text.follow(ids)
         own, firsts, sampler = self._text.ids, self._shared.first_ids, self._sampler
-        if can_grow(session, sampler, alternatives):
-            return self._grow(session, len(ids), steps)
+        if can_grow(session, sampler, asked.alternatives):
+            return self._grow(session, len(ids), asked.steps)
         masked_out = 0
         if sampler is None:
-            drafted, masked_out = session.draft(own, steps, firsts)
+            drafted, masked_out = session.draft(own, asked.steps, firsts)
         else:
-            drafted = session.draw(own, steps, sampler=sampler, after=ids, firsts=firsts)
+            drafted = session.draw(own, asked.steps, sampler=sampler, after=ids, firsts=firsts)
         known = takewhile(lambda token: token is not None, map(self._shared.target_of, drafted))
         counts = {"unmapped": masked_out} if masked_out else {}
         chain = cast("list[TargetId]", list(known))
-        return Proposal(tree=chain_with_leaves(chain, learned), counts=counts)
+        return Proposal(tree=chain_with_leaves(chain, asked.learned), counts=counts)
 
     def _grow(self, session: DraftModelSession, start: int, steps: int) -> Proposal:
         """A tree: the first pass lists what may follow the text, further ones what follows that."""
@@ -153,7 +145,7 @@ def token_intersection(
     return ByToken(text, pair.with_roles(table), sampler)
 
 
-class ContextWindow(ChainTranslation):
+class ContextWindow:
     """`context:P`: encode the text of the last P target tokens and of the draft together, and drop
     as many ids as the former has alone.
 
@@ -165,15 +157,14 @@ class ContextWindow(ChainTranslation):
     def __init__(self, pair: Pair, text: DraftText, window: int) -> None:
         self._pair, self._text, self._window = pair, text, window
 
-    def chain(
-        self, ids: Sequence[TargetId], session: DraftModelSession, steps: int
-    ) -> Sequence[TargetId]:
+    def draft(self, ids: Sequence[TargetId], session: DraftModelSession, asked: Asked) -> Proposal:
         self._text.follow(ids)
-        drafted = session.draft(self._text.ids, steps)
+        drafted = session.draft(self._text.ids, asked.steps)
         prefix = self._prefix(ids)
         chunk, end = self._pair.split_end(drafted.ids)
         whole = self._encode(prefix + self._pair.draft.vocabulary.bytes_of(chunk))
-        return (*whole[len(self._encode(prefix)) :], *end)
+        chain = (*whole[len(self._encode(prefix)) :], *end)
+        return Proposal(tree=chain_with_leaves(chain, asked.learned))
 
     def _prefix(self, committed: Sequence[TargetId]) -> bytes:
         """The bytes of the window's tokens after the last special one."""

@@ -32,7 +32,7 @@ from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING
 
 from tokalign.runtime.rounds import Array, Proposal
-from tokalign.runtime.translation.base import Learned, Pair, chain_with_leaves
+from tokalign.runtime.translation.base import Asked, Pair, chain_with_leaves
 from tokalign.runtime.translation.committed_text import Boundary, DraftText
 from tokalign.runtime.translation.covers import CandidateCovers, CoverTranslator
 from tokalign.runtime.translation.growth import LEAST_NODE, WIDTH, ModelTree, Node, can_grow, join
@@ -86,22 +86,14 @@ class ExactTranslation:
         self._boundary = Boundary(pair.target, alignment.merge_sites)
         self._translator = CoverTranslator(pair, self._boundary)
 
-    def draft(
-        self,
-        ids: Sequence[TargetId],
-        session: DraftModelSession,
-        steps: int,
-        *,
-        alternatives: int,
-        learned: Learned,
-    ) -> Proposal:
+    def draft(self, ids: Sequence[TargetId], session: DraftModelSession, asked: Asked) -> Proposal:
         self._text.follow(ids)
         sampler, pending = self._sampler, self._pending_bytes()
         rows = session.start_shortlists(self._text.ids, len(pending) - 1)
         # From here to `lists()` the draft model's pass is under way.
         extending = self._alignment.healing.extending
         lists = rows.among([extending(data) for data in pending[1:]], _LISTED)
-        grows = can_grow(session, sampler, alternatives)
+        grows = can_grow(session, sampler, asked.alternatives)
         self._boundary.follow(ids)
         noise = None if sampler is None else sampler.noise_at(len(ids), self._target_ids)
         if noise is not None:  # of the first choice; it is computed together with the pass
@@ -114,11 +106,11 @@ class ExactTranslation:
         if not covers.translated:
             tree, back = EMPTY_TREE, 0
         elif grows:
-            tree, back = self._grow(covers, session, len(ids), steps - 1, noise)
+            tree, back = self._grow(covers, session, len(ids), asked.steps - 1, noise)
         else:
             ranked = self._rank(covers, ids, noise)
-            found, back = self._chain(covers, ranked, session, ids, steps - 1, counts)
-            tree = self._with_leaves(found, covers, ranked, alternatives, learned)
+            found, back = self._chain(covers, ranked, session, ids, asked.steps - 1, counts)
+            tree = self._with_leaves(found, covers, ranked, asked)
         counts["masked"] += covers.masked
         if back:
             counts["healed"] += 1
@@ -217,8 +209,7 @@ class ExactTranslation:
         chain: Sequence[TargetId],
         covers: CandidateCovers,
         ranked: Sequence[TargetId],
-        alternatives: int,
-        learned: Learned,
+        asked: Asked,
     ) -> TokenTree[TargetId]:
         """A chain with other ids in the place of its first one."""
         ranking = sorted(covers.mass.items(), key=itemgetter(1), reverse=True)
@@ -229,7 +220,9 @@ class ExactTranslation:
         else:  # how often a drawn id is right is another question
             others, stated = [*ranked], []
         leaves = [(token, probability[token]) for token in others if token not in chain[:1]]
-        return chain_with_leaves(chain, learned, stated=stated, leaves=leaves[:alternatives])
+        return chain_with_leaves(
+            chain, asked.learned, stated=stated, leaves=leaves[: asked.alternatives]
+        )
 
     def _rank(
         self, covers: CandidateCovers, ids: Sequence[TargetId], noise: Array | None
