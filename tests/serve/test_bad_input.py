@@ -114,7 +114,7 @@ CHAT_FIELDS: list[tuple[str, Any, str]] = [
     ("tokalign", {"sources": 1}, "tokalign.sources: expected bool"),
     *(
         ("chat_template_kwargs", {name: []}, name)
-        for name in ("chat_template", "messages", "tools")
+        for name in ("chat_template", "conversations", "messages", "self", "tools")
     ),
     ("model", 3, "model: expected str"),
     ("presence_penalty", "x", "presence_penalty: expected float"),
@@ -259,6 +259,11 @@ def test_content_of_any_kind_ends_in_no_failure(server: Server, value: Any) -> N
 )
 def test_what_is_no_json_object_in_utf8(server: Server, data: bytes) -> None:
     expect(server, 400, body=data)
+
+
+def test_a_template_may_read_any_other_variable(server: Server) -> None:
+    same = chat(server, "Wisła", chat_template_kwargs={"tokenizer": "x", "documents": []})
+    assert content(same) == content(chat(server, "Wisła"))
 
 
 def test_a_body_that_is_compressed(server: Server) -> None:

@@ -29,11 +29,11 @@ Message = Mapping[str, object]
 RESERVED = frozenset(
     {
         *("add_generation_prompt", "chat_template", "continue_final_message", "conversation"),
-        *("max_length", "messages", "padding", "return_assistant_tokens_mask", "return_dict"),
-        *("return_tensors", "tokenize", "tokenizer_kwargs", "truncation"),
+        *("conversations", "max_length", "messages", "padding", "return_assistant_tokens_mask"),
+        *("return_dict", "return_tensors", "self", "tokenize", "tokenizer_kwargs", "truncation"),
     }
 )
-"""Arguments of `apply_chat_template`, which are no variables of a template."""
+"""Arguments of `apply_chat_template` and of what renders, which are no variables of a template."""
 
 _REMEDY = "give --ignore-chat-template to use the prompt as it is"
 
@@ -92,11 +92,11 @@ class ChatTemplate:
         except Exception as error:  # a template is a program, and raises what it likes
             raise UsageError(
                 "the model's chat template cannot render this conversation "
-                f"({in_one_line(error)}); {_REMEDY}"
+                f"({in_one_line(error)}); change the messages, or give a text without a template"
             ) from error
 
 
-def _rendered(tokenizer: PreTrainedTokenizer, messages: list[Message], **variables: Any) -> str:
+def _rendered(tokenizer: PreTrainedTokenizer, messages: list[Message], /, **variables: Any) -> str:
     """As `apply_chat_template`, which drops the content that is None: older templates of DeepSeek
     write the calls of no other message."""
     from transformers.utils.chat_template_utils import render_jinja_template
