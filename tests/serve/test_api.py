@@ -47,6 +47,8 @@ def test_models(server: Server) -> None:
     for name in (model.id, "default_model"):
         assert openai(server).models.retrieve(name).id == model.id
     assert said(server, model=model.id) == said(server)
+    listed = request(server, "GET", "/v1/models").json
+    assert listed["first_id"] == listed["last_id"] == model.id
 
 
 def test_health_and_metrics(server: Server) -> None:

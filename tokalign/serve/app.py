@@ -129,7 +129,9 @@ class _Edge:
     async def models(self, request: HttpRequest) -> Response:
         self._key(request)
         models = self._scheduler.models.model_list()
-        return JSONResponse({"object": "list", "data": models, "has_more": False})
+        ids = [model["id"] for model in models] or [None]
+        page = {"first_id": ids[0], "last_id": ids[-1], "has_more": False}  # as Anthropic's list
+        return JSONResponse({"object": "list", "data": models, **page})
 
     async def model(self, request: HttpRequest) -> Response:
         self._key(request)
