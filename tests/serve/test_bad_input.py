@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import socket
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
@@ -253,12 +254,25 @@ def test_content_of_any_kind_ends_in_no_failure(server: Server, value: Any) -> N
         f'{{"prompt": "x", "stream": true, "unknown": {DEEP}}}'.encode(),
         b'{"max_tokens": 1' + b"0" * 5000 + b"}",
         b'{"prompt": "\xff\xfe"}',
-        b'{"prompt": "\\ud800"}',
         b"\x00\x01\x02",
     ],
 )
 def test_what_is_no_json_object_in_utf8(server: Server, data: bytes) -> None:
     expect(server, 400, body=data)
+
+
+def test_a_body_as_editors_and_javascript_write_it(server: Server) -> None:
+    """With a byte order mark, and with a character that was cut in the middle."""
+
+    def prompt(text: bytes, before: bytes = b"") -> str:
+        fields = b'"max_tokens": 1, "echo": true, "logit_bias": {"\\u0031": 0}'
+        body = before + b'{"prompt": "' + text + b'", ' + fields + b"}"
+        reply = request(server, "POST", "/v1/completions", body)
+        assert reply.status == 200, reply.text
+        return reply.json["choices"][0]["text"]
+
+    assert prompt(b"x", BOM_UTF8).startswith("x")
+    assert prompt(rb"\ud83d\ude00 \\ud83d \uD83d\u0105 \ude00").startswith("😀 \\ud83d �ą �")
 
 
 def test_a_template_may_read_any_other_variable(server: Server) -> None:

@@ -6,7 +6,9 @@ counts as left out, and an unknown field is ignored, as clients send many of bot
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
+from codecs import BOM_UTF8
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from secrets import randbits
@@ -42,6 +44,9 @@ _MOST_NESTING = 128
 
 _SMALLEST_SHARE = 1e-9
 """A `top_p` that leaves one token."""
+
+_HALF = re.compile(rb"(?i)(\\ud[89ab]\w\w\\ud[c-f]\w\w|\\[^u])|\\ud[89a-f]\w\w")
+"""The escape of half a surrogate pair, or in the first group one that JSON's text may have."""
 
 _LARGEST = 1e30
 """Largest number without a range of its own: what is computed with it stays finite in float32."""
@@ -140,7 +145,8 @@ class Common(Struct, kw_only=True):
         if self.functions:
             raise _unserved("functions", "give the functions as tools")
         if reserved := _RESERVED & self.chat_template_kwargs.keys():
-            raise UsageError(f"chat_template_kwargs may not have {', '.join(sorted(reserved))}")
+            names = ", ".join(sorted(reserved))
+            raise UsageError(f"chat_template_kwargs may not have {names}; leave them out")
         given = {name: getattr(self, name) for name in self.limits}
         limit, drafts = settings.max_tokens, self.num_draft_tokens
         for name, value in reversed(given.items()):
@@ -271,7 +277,7 @@ Form = TypeVar("Form", bound=Common)
 def read(data: bytes, form: type[Form]) -> Form:
     """A body as its API's fields. Raises: Refusal that names the field's path."""
     try:
-        given = msgspec.json.decode(data)
+        given = _decoded(data.removeprefix(BOM_UTF8))
     except UnicodeDecodeError as error:
         raise UsageError(f"the body is not valid UTF-8: {error}") from error
     except (msgspec.MsgspecError, RecursionError) as error:
@@ -279,6 +285,15 @@ def read(data: bytes, form: type[Form]) -> Form:
     require(isinstance(given, dict), "the body has to be a JSON object, not {}", given)
     require(not _is_deep(given), f"the body is nested too deeply: the most is {_MOST_NESTING}")
     return as_form(given, form)
+
+
+def _decoded(data: bytes) -> Any:
+    """JSON's value. Halves of surrogate pairs, where JavaScript has cut a text in a character, are
+    U+FFFD, as JavaScript itself writes them in UTF-8."""
+    try:
+        return msgspec.json.decode(data)
+    except msgspec.DecodeError:
+        return msgspec.json.decode(_HALF.sub(lambda escape: escape[1] or rb"\ufffd", data))
 
 
 def as_form(given: Mapping[str, Any], form: type[Form]) -> Form:
