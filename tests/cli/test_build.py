@@ -147,6 +147,20 @@ def test_invalid_lines_are_skipped_and_named_or_refused(tmp_path: Path, target: 
     assert not (tmp_path / "none").exists()
 
 
+def test_it_is_said_why_there_is_no_text_and_that_a_table_is_empty(
+    tmp_path: Path, target: Path
+) -> None:
+    text = tmp_path / "some.jsonl"
+    text.write_text("[]\n")
+    refused = polish(target, text, "--output", tmp_path)
+    refused.is_refused(1, "only lines that cannot be read (1)")
+    assert f'skipped {text}:1: no text in field "text"' in refused.err
+    text.write_text('{"text": "raz"}\n')
+    built = polish(target, text, "--output", tmp_path)
+    assert (built.code, built.json["entries"]) == (0, 0)
+    assert "has no entries, so it drafts nothing" in built.err
+
+
 @pytest.mark.parametrize(
     ("line", "code", "said"),
     [

@@ -153,6 +153,18 @@ HOSTILE = {
     "UTF-16 of the other order without a mark": Hostile(
         "a.txt", "ala ma kota\n".encode("utf-16-be") + LINE, refused="it is UTF-16; convert it"
     ),
+    "a PDF named as text": Hostile("a.txt", b"%PDF-1.7\n" + LINE * 9, refused="it is a PDF; save"),
+    "bytes of a picture": Hostile(
+        "a.txt",
+        lambda: Random(1).randbytes(20_000) + b"\n" + LINE * 9,
+        refused="most of it is no text in UTF-8",
+    ),
+    "zeros before some text": Hostile(
+        "a.txt", b"ala ma kota" + bytes(99) + b"\n" + LINE, refused="most of it is no text in UTF-8"
+    ),
+    "text in another encoding": Hostile(
+        "a.txt", (GOOD + "\n").encode("iso8859-2") * 9, refused="iconv -f ENCODING"
+    ),
     "every kind of broken UTF-8": Hostile(
         "a.txt",
         b"\n".join(
@@ -391,7 +403,7 @@ def words(number: int) -> bytes:
 MONSTERS: dict[str, Callable[[int], bytes]] = {
     "one long word": letters,
     "one character, repeated": lambda _: b"a" * LENGTH,
-    "NUL bytes": lambda _: bytes(LENGTH),
+    "control characters": lambda _: b"\x01" * LENGTH,
     "words of which none comes twice": words,
     "a line of 100 MB": lambda number: bytes(100_000_000 if number else 0) + GOOD.encode(),
 }

@@ -157,7 +157,7 @@ class Corpus:
         read = sorted(stamps, key=lambda stamp: stamp["name"])
         if not sum(stamp["lines"] for stamp in read):
             skipped = sum(stamp["skipped"] for stamp in read)
-            only = f", only {skipped:,} lines that cannot be read" if skipped else ""
+            only = f", only lines that cannot be read ({skipped:,})" if skipped else ""
             raise CorpusError(
                 f"there is no text in the corpus{only}; give at least one file with text",
                 path=", ".join(source.location for source in self._sources[:_SHOWN]) or None,

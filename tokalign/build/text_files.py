@@ -34,12 +34,15 @@ _ROOM = "set TMPDIR to a folder with room for the largest corpus file"
 _BOM = b"\xef\xbb\xbf"
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 _JSON = json.JSONDecoder(parse_int=float)  # as int, Python refuses more than 4,300 digits
-_PACKED = {
-    b"\x1f\x8b": "gzip",
-    b"\x28\xb5\x2f\xfd": "zstd",
-    b"\xfd7zXZ": "xz",
-    b"PK\x03\x04": "zip",
+_RENAME = f"which its name does not say; rename it ({', '.join(PACKINGS)}) or unpack it"
+_NO_TEXT = {
+    b"\x1f\x8b": f"packed by gzip, {_RENAME}",
+    b"\x28\xb5\x2f\xfd": f"packed by zstd, {_RENAME}",
+    b"\xfd7zXZ": f"packed by xz, {_RENAME}",
+    b"PK\x03\x04": f"packed by zip, {_RENAME}",
+    b"%PDF-": "a PDF; save its text as .txt, or give `tokalign learn` its folder",
 }
+"""What the first bytes of a file say that is no text."""
 _SHOWN_FIELDS = 10
 _ROWS = 256
 _READING = {"pre_buffer": False, "page_checksum_verification": True}  # where a file has checksums
@@ -103,13 +106,14 @@ class TextFile:
         """One text per line, object or row; some may be empty.
 
         Raises: CorpusError for a file that cannot be read, changes meanwhile, is damaged, in UTF-16
-        or packed otherwise than its name says, and for a field that the first object or the Parquet
-        file lacks.
+        or another encoding, packed otherwise than its name says or no text, and for a field that
+        the first object or the Parquet file lacks.
         """
         return self._texts_of_rows() if self._source.kind == ".parquet" else self._texts_of_lines()
 
     def _texts_of_lines(self) -> Iterator[str]:
         parse = self._parse_object if self._source.kind == ".jsonl" else bytes.decode
+        foreign = 0  # bytes
         for number, line in enumerate(self._raw_lines(), 1):
             if number == 1 and _is_utf_16(line):
                 # Most of its lines would pass for UTF-8, as texts full of zeros.
@@ -117,18 +121,25 @@ class TextFile:
                     "it is UTF-16; convert it with: iconv -f UTF-16 -t UTF-8",
                     path=self._source.location,
                 )
-            if number == 1 and (packing := next(filter(line.startswith, _PACKED), b"")):
-                raise CorpusError(
-                    f"it is packed by {_PACKED[packing]}, which its name does not say; rename it "
-                    f"({', '.join(PACKINGS)}) or unpack it",
-                    path=self._source.location,
-                )
+            if number == 1 and (mark := next(filter(line.startswith, _NO_TEXT), b"")):
+                raise CorpusError(f"it is {_NO_TEXT[mark]}", path=self._source.location)
+            foreign += line.count(0)
             try:
                 text = parse(line.removeprefix(_BOM) if number == 1 else line)
             except (ValueError, RecursionError) as error:
-                self._skip(_WHY_TOO_LONG if line is _TOO_LONG else _reason(error, _LINE), number)
+                too_long = line is _TOO_LONG
+                self._skip(_WHY_TOO_LONG if too_long else _reason(error, _LINE), number)
+                if isinstance(error, UnicodeDecodeError) and not too_long:
+                    foreign += len(line)
                 continue
             yield text
+        if 2 * foreign > self._text_bytes:
+            # The lines of a binary file that happen to be UTF-8 would make a table of nothing.
+            raise CorpusError(
+                "most of it is no text in UTF-8; convert text in another encoding with: iconv -f "
+                "ENCODING -t UTF-8, and leave out other files",
+                path=self._source.location,
+            )
 
     def _texts_of_rows(self) -> Iterator[str]:
         with self._whole() as path:

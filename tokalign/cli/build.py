@@ -148,18 +148,27 @@ def command(
     if not reads and files:
         note("an alignment is made of two tokenizers alone; the FILEs are not read")
     corpus = reading.open(files, on_datatrove=on_datatrove) if reads else Corpus([])
-    if on_datatrove:
-        [path] = builders
-        built = plan.count_on_datatrove(path, corpus, **values)
-    else:
-        built = build_tables(
-            corpus,
-            builders,
-            # A stage with at least as many units as the corpus has bytes counts bytes.
-            stage=lambda total, label: progress(total, label, in_bytes=0 < corpus.size <= total),
-        )
-    note_problems([*reading.skipped.values()], "lines that cannot be read")
+    try:
+        if on_datatrove:
+            [path] = builders
+            built = plan.count_on_datatrove(path, corpus, **values)
+        else:
+            built = build_tables(
+                corpus,
+                builders,
+                # A stage with at least as many units as the corpus has bytes counts bytes.
+                stage=lambda total, label: progress(
+                    total, label, in_bytes=0 < corpus.size <= total
+                ),
+            )
+    finally:  # if nothing could be read, they say why
+        note_problems([*reading.skipped.values()], "lines that cannot be read")
     for written in built.tables:
+        if not written.entries and written.kind != "alignment":
+            note(
+                f"{written.path} has no entries, so it drafts nothing; give more text or "
+                "--dictionary-bytes"
+            )
         if written.previous is not None:
             note(f"the table that was there is kept as {written.previous}")
     show(
