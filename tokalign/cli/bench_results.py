@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,26 +73,23 @@ def write_page(path: Path, comparison: Comparison, result: Mapping[str, Any]) ->
 
     drafted = [row for row in comparison.overall if row.condition.drafts]
     labels = [str(row.condition) for row in drafted]
-    sets = {
-        name: [row for row in rows if row.condition.drafts]
-        for name, rows in comparison.sets.items()
-    }
+
+    def by_kind(*values: str) -> dict[str, list[tuple[float, float, float]]]:
+        return {
+            name: [attrgetter(*values)(row) for row in rows if row.condition.drafts]
+            for name, rows in comparison.sets.items()
+        }
+
     plots = [
         bar_plot(
             "Speed in that of plain decoding by kind of prompt; lines span the middle half.",
             labels,
-            {
-                name: [(row.speedup, row.low, row.high) for row in rows]
-                for name, rows in sets.items()
-            },
+            by_kind("speedup", "low", "high"),
         ),
         bar_plot(
             "Tokens per pass by kind of prompt; lines span the middle half of the prompts.",
             labels,
-            {
-                name: [(row.tokens_per_round, row.fewest, row.most) for row in rows]
-                for name, rows in sets.items()
-            },
+            by_kind("tokens_per_round", "fewest", "most"),
         ),
     ]
     best = max(drafted, key=lambda row: row.speedup, default=None)

@@ -59,6 +59,7 @@ class Gemma4Assistant(TrainedDrafter):
 
     def __init__(self, config: Mapping[str, Any], target: Any) -> None:
         super().__init__()
+        shape = StateShape.from_json(config)
         text, width = config["text_config"], config["backbone_hidden_size"]
         args = ModelArgs.from_dict({**text, "num_kv_shared_layers": text["num_hidden_layers"]})
         if getattr(target, "model_type", None) not in TARGETS[DrafterFormat.GEMMA_4]:
@@ -67,8 +68,7 @@ class Gemma4Assistant(TrainedDrafter):
                 "its own target"
             )
         self._ends = TargetEnds.of(target)
-        shape = StateShape(target_hidden_size=width, vocab_size=args.vocab_size)
-        self._ends.require_fit(shape, len(target.layers))
+        self._ends.require_fit(shape)
         having_keys = [index for index, of in enumerate(target.layers) if of.self_attn.has_kv]
         self._last = {target.layers[index].layer_type: index for index in having_keys}
         inner = next(module for module in target.modules() if hasattr(module, "embed_scale"))
@@ -156,7 +156,6 @@ def load_gemma4_assistant(
     config: Mapping[str, Any], weights: Weights, target: Any
 ) -> Gemma4Assistant:
     """See `from_folder`."""
-    StateShape.from_json(config)
     drafter = Gemma4Assistant(config, target)
     for layer in drafter.layers:  # a rotary embedding looks at its base when it is used
         mx.eval(layer.self_attn.rope(mx.zeros((1, 1, layer.self_attn.head_dim))))
