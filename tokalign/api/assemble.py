@@ -94,12 +94,7 @@ def keep_loaded() -> None:
 
 
 def load_decoder(
-    target: str,
-    draft: str | None,
-    options: DraftingOptions,
-    *,
-    note: Note = no_note,
-    **how: Any,
+    target: str, draft: str | None, options: DraftingOptions, *, note: Note = no_note, **how: Any
 ) -> Decoder:
     """Load two models by their names and assemble a decoder. A draft model that the method does not
     use is not loaded. how: further keywords of `load_models` and `assemble`. Raises: as both."""

@@ -152,13 +152,7 @@ def stream_generate(
         theirs = None if draft_prompt is None else encode("draft_prompt", draft, draft_prompt)
     if session is not None:
         store = session_store(session, target.tokenizer.fingerprint, vocabulary_size(model))
-    decoder = assemble(
-        target,
-        draft,
-        drafting,
-        cache=cache,
-        note=note,
-    )
+    decoder = assemble(target, draft, drafting, cache=cache, note=note)
     call = Call(
         decoder,
         encode("prompt", target, prompt),

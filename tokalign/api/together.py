@@ -159,11 +159,7 @@ class _Answer:
 
 
 def _answer(
-    decoder: Decoder,
-    batch: Batch,
-    answers: Sequence[_Answer],
-    sampler: Sampler,
-    at_once: int,
+    decoder: Decoder, batch: Batch, answers: Sequence[_Answer], sampler: Sampler, at_once: int
 ) -> BatchStats:
     """Decode all of them. The time of first rounds counts as reading."""
     stats, answer_of = BatchStats(), dict[Generation, _Answer]()

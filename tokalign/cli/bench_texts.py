@@ -95,9 +95,7 @@ def prepare(options: Options) -> tuple[dict[Condition, MakeDrafter], list[list[T
     return makers, encoded
 
 
-def _load(
-    options: Options,
-) -> tuple[Tokenizer[TargetId], LanguageModel[DraftId] | None, Drafting]:
+def _load(options: Options) -> tuple[Tokenizer[TargetId], LanguageModel[DraftId] | None, Drafting]:
     target: Resolved[TargetId] = resolve_tokenizer(options.target)
     note(target.description)
     model = None

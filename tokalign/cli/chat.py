@@ -16,15 +16,7 @@ from tokalign.cli.dialogue import HELP, AnswerSettings, ChatCommand, Dialogue, r
 from tokalign.cli.entries import Entries, open_entries
 from tokalign.cli.generation import PromptOptions, as_text, closing_line, legend, load
 from tokalign.cli.options import COLOR, GENERATION
-from tokalign.cli.output import (
-    flags,
-    note,
-    read_text_file,
-    safe_json,
-    to_stderr,
-    visible,
-    write,
-)
+from tokalign.cli.output import flags, note, read_text_file, safe_json, to_stderr, visible, write
 from tokalign.errors import ContextLengthError, StdoutError, TokalignError, UsageError
 from tokalign.runtime.options import take
 from tokalign.storage import as_path, write_file

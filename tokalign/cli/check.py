@@ -77,12 +77,7 @@ def command(
     from tokalign.evaluate.replay import measure_dictionaries
     from tokalign.names.published_drafters import published_for
     from tokalign.names.registry import Resolved, resolve_tokenizer
-    from tokalign.runtime.cost import (
-        ASSUMED_DRAFT,
-        PUBLISHED,
-        find_curve_of_tokenizers,
-        read_curve,
-    )
+    from tokalign.runtime.cost import ASSUMED_DRAFT, PUBLISHED, find_curve_of_tokenizers, read_curve
     from tokalign.tables.opening import open_dictionary
 
     resolve = partial(resolve_tokenizer, trust_remote_code=trust_remote_code)

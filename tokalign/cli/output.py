@@ -266,11 +266,7 @@ def table(rows: Iterable[tuple[str, object]]) -> str:
 
 def _filled(line: str, indent: str) -> str:
     return fill(
-        line,
-        line_width(),
-        subsequent_indent=indent,
-        break_long_words=False,
-        break_on_hyphens=False,
+        line, line_width(), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     )
 
 

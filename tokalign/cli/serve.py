@@ -21,13 +21,7 @@ from tokalign.cli.command import (
     several,
 )
 from tokalign.cli.login_item import install, uninstall
-from tokalign.cli.options import (
-    CACHE,
-    DRAFTING,
-    ENDS,
-    MODEL,
-    declared_options,
-)
+from tokalign.cli.options import CACHE, DRAFTING, ENDS, MODEL, declared_options
 from tokalign.cli.output import flags, note, print_json, show
 from tokalign.errors import UsageError
 from tokalign.runtime.options import CacheOptions, DraftingOptions, take

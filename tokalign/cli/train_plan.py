@@ -160,11 +160,7 @@ class TrainPlan:
             block = self._block(layers, (hidden_size, ids))
             states_gb = 2 * len(block.taps) * hidden_size * (values["positions"] + own) / 1e9
             where = values["states"] or ("disk" if states_gb <= MOST_STATES_GB else "again")
-            values |= {
-                "future": block.block,
-                "taps": block.taps,
-                "keeps_states": where == "disk",
-            }
+            values |= {"future": block.block, "taps": block.taps, "keeps_states": where == "disk"}
         labelling = take(Labelling, {**values})
         labels = take(LabelOptions, {**values, "labelling": labelling})
         if not own:
@@ -219,11 +215,7 @@ class TrainPlan:
         return replace(first, own=own[0]) if own else first
 
     def _label(
-        self,
-        model: LanguageModel[TargetId],
-        options: LabelOptions,
-        corpus: Corpus,
-        workspace: Path,
+        self, model: LanguageModel[TargetId], options: LabelOptions, corpus: Corpus, workspace: Path
     ) -> LabelledCorpus:
         from tokalign.train.labelled_corpus import label_corpus
 

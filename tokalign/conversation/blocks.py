@@ -19,14 +19,7 @@ from tokalign.conversation.incoming import (
     Waiting,
     collected,
 )
-from tokalign.conversation.json_calls import (
-    Calls,
-    Ended,
-    Named,
-    Tools,
-    bare_calls,
-    json_arguments,
-)
+from tokalign.conversation.json_calls import Calls, Ended, Named, Tools, bare_calls, json_arguments
 from tokalign.conversation.tool_calls import read_calls
 from tokalign.conversation.tools import call_id
 

@@ -92,11 +92,7 @@ TOKENIZER = Wanted(
     ("weights", "vocabulary"),
 )
 CONFIG = Wanted(
-    ("config.json",),
-    _missing_config,
-    "a folder with its config.json",
-    ("weights",),
-    locally=True,
+    ("config.json",), _missing_config, "a folder with its config.json", ("weights",), locally=True
 )
 DRAFTER = Wanted(("*.json", "*.safetensors"), missing_from_drafter, "the drafter's folder")
 MODEL = Wanted(

@@ -16,13 +16,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from msgspec import Meta
 
 from tokalign.errors import IncompatibleError, shown
-from tokalign.tables.drafter_config import (
-    Count,
-    DrafterShape,
-    Size,
-    refuse,
-    refuse_unknown,
-)
+from tokalign.tables.drafter_config import Count, DrafterShape, Size, refuse, refuse_unknown
 from tokalign.tables.drafter_formats import BLOCK_FORMATS, DrafterFormat, drafter_format
 
 Config: TypeAlias = Mapping[str, Any]

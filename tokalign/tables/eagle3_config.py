@@ -11,12 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tokalign.tables.drafter_config import (
-    SHAPE_KEYS,
-    DrafterShape,
-    refuse,
-    refuse_unknown,
-)
+from tokalign.tables.drafter_config import SHAPE_KEYS, DrafterShape, refuse, refuse_unknown
 
 INPUTS = "eagle_aux_hidden_state_layer_ids"
 _USUAL = {

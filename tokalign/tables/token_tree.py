@@ -58,10 +58,7 @@ class TokenTree(Generic[Id]):
         if count >= len(self.ids):
             return self
         return type(self)(
-            self.ids[:count],
-            self.parents[:count],
-            self.sources[:count],
-            self.probabilities[:count],
+            self.ids[:count], self.parents[:count], self.sources[:count], self.probabilities[:count]
         )
 
     def below(self, size: int) -> Self:

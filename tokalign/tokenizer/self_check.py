@@ -291,9 +291,7 @@ def _check_added_tokens(tokenizer: Tokenizer[Any], library: Library) -> dict[int
         for i, token in added.items()
         if i in read
         or is_control(
-            token.content,
-            special=token.special,
-            in_vocabulary=known(token.content) is not None,
+            token.content, special=token.special, in_vocabulary=known(token.content) is not None
         )
     }
     unknown, spelled = _unknown(library), list(control.items())

@@ -60,11 +60,7 @@ class BeamDrafter(ModelDrafter):
             return Proposal(tree=chain_with_leaves(drawn or (), learned, source=SOURCE))
         shape = BeamShape(self._width, steps)
         beams = self._session.search(
-            context.ids,
-            shape,
-            count=self._listed,
-            sampler=self._sampler,
-            meanwhile=self.meanwhile,
+            context.ids, shape, count=self._listed, sampler=self._sampler, meanwhile=self.meanwhile
         )
         if beams is None:
             return Proposal()

@@ -48,10 +48,7 @@ _MOST_OPTIONAL = 16
 
 
 def json_part(
-    schema: Mapping[str, Any] | bool | str,
-    *,
-    strict: bool,
-    root: Mapping[str, Any] | None = None,
+    schema: Mapping[str, Any] | bool | str, *, strict: bool, root: Mapping[str, Any] | None = None
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     """A schema as llguidance reads it, JSON on one line, and the paths of what it leaves out.
 

@@ -65,10 +65,7 @@ class SharedModel:
         return logits
 
     def _forward(
-        self,
-        sessions: Sequence[ModelSession[Any]],
-        tokens: Sequence[Array],
-        places: list[int],
+        self, sessions: Sequence[ModelSession[Any]], tokens: Sequence[Array], places: list[int]
     ) -> tuple[list[Array], list[Array]]:
         """Logits and taps of every session's rows. places: the positions of all rows."""
         segments, end = self._segments, 0

@@ -25,12 +25,7 @@ from mlx_lm.models.base import scaled_dot_product_attention
 from mlx_lm.models.cache import ArraysCache, CacheList, make_prompt_cache
 
 from tokalign.runtime.mlx.layers import Layers
-from tokalign.runtime.mlx.tree_attention import (
-    Offset,
-    RowPositions,
-    RowRope,
-    with_row_positions,
-)
+from tokalign.runtime.mlx.tree_attention import Offset, RowPositions, RowRope, with_row_positions
 from tokalign.runtime.mlx.twins import mixed_in, twin_of
 from tokalign.runtime.mlx.weights import once_per_model
 from tokalign.runtime.rounds import Array

@@ -28,12 +28,7 @@ from tokalign.runtime.mlx.layers import (
 )
 from tokalign.runtime.mlx.pace import pace_of
 from tokalign.runtime.mlx.tree_attention import keep_rows
-from tokalign.runtime.mlx.weights import (
-    context_length,
-    embedding_of,
-    even_length,
-    vocabulary_size,
-)
+from tokalign.runtime.mlx.weights import context_length, embedding_of, even_length, vocabulary_size
 from tokalign.runtime.options import CacheOptions
 from tokalign.runtime.rounds import UNBOUNDED, Array, common_prefix
 from tokalign.tables.token_tree import TokenTree

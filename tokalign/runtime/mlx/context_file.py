@@ -33,10 +33,7 @@ SUFFIX = ".safetensors"
 BY_POSITION = (KVCache, QuantizedKVCache)
 KINDS = {
     kind.__name__: kind
-    for kind in (
-        *BY_POSITION,
-        *(RotatingKVCache, ArraysCache, ChunkedKVCache, ConcatenateKVCache),
-    )
+    for kind in (*BY_POSITION, *(RotatingKVCache, ArraysCache, ChunkedKVCache, ConcatenateKVCache))
 }
 """Kinds of caches whose `state` is all of them. The first ones are cut into positions."""
 

@@ -69,10 +69,7 @@ class Target(Protocol):
 
 def target_fingerprints(target: Target) -> dict[str, str]:
     """What a drafter belongs to: the target's tokenizer, and its weights in any number format."""
-    return {
-        "tokenizer": target.tokenizer.fingerprint,
-        "weights": content_fingerprint(target.model),
-    }
+    return {"tokenizer": target.tokenizer.fingerprint, "weights": content_fingerprint(target.model)}
 
 
 def save_drafter(
