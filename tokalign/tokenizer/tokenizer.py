@@ -28,7 +28,7 @@ from tokalign.tokenizer.bpe.pretokenizer import (
 from tokalign.tokenizer.bpe.validity import Merges
 from tokalign.tokenizer.check_texts import plain_texts
 from tokalign.tokenizer.fingerprint import fingerprint_of
-from tokalign.tokenizer.library import LibraryEncoder, LibrarySplitter, library_of
+from tokalign.tokenizer.library import LibraryEncoder, LibrarySplitter, as_read, library_of
 from tokalign.tokenizer.spec import Level, Markup, TokenizerSpec
 from tokalign.tokenizer.spelling import SPACE_MARK, spelled_in
 from tokalign.tokenizer.vocabulary import Id, Roles, Vocabulary, token_bytes
@@ -115,8 +115,9 @@ class Tokenizer(Generic[Id]):
         if pattern is None:
             tokens = self.spec.tokens
             return WordSplitter([t for t in tokens if b" " in t[1:] and has_inner_space(t)])
-        known = pattern in KNOWN_PATTERNS
-        return RegexSplitter(pattern) if known else LibrarySplitter(self.spec.pre_tokenizer)
+        if pattern in KNOWN_PATTERNS:
+            return RegexSplitter(pattern, as_read)
+        return LibrarySplitter(self.spec.pre_tokenizer)
 
     @cached_property
     def encoder(self) -> PieceEncoder[Id]:

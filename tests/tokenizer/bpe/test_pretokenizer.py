@@ -6,7 +6,6 @@ from itertools import accumulate, pairwise, product
 from random import Random
 
 import pytest
-import regex
 from canonical import assert_settled_pieces_stay
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -22,22 +21,34 @@ from tokalign.tokenizer.bpe.pretokenizer import (
     has_inner_space,
     looks_back,
 )
+from tokalign.tokenizer.library import LibrarySplitter, as_read
+from tokalign.tokenizer.spec import byte_level
 
 mostly_words = st.text(st.sampled_from("aAłŻé 'sºĀ" + "1.\n\xa0\x1c\u0301жß"), max_size=12)
 KNOWN = sorted(KNOWN_PATTERNS)
+NEW = "\u0558\u088f\u1acf\ua7ce\U00010940\U00011de0\U00016ea0\U000323b0\U00013460\U0001cf62"
 HARD = st.text(st.sampled_from("aA'rRvelsx1 !/\n\u2003中\u0301\xa0\t0Ż."), max_size=12)
 
 
-def by_expression(pattern: str, text: str) -> list[bytes]:
-    found = regex.compile(f"{pattern}|.", regex.DOTALL).finditer(text)
-    return [as_bytes(match.group()) for match in found]
-
-
 @given(text=st.one_of(mostly_words, st.text(st.sampled_from("aŁb  "), max_size=9), st.text()))
-def test_words_are_cut_as_the_expression_cuts_them(text: str) -> None:
+def test_words_are_cut_as_the_library_cuts_them(text: str) -> None:
     data = as_bytes(as_text(text.encode("utf-8", "surrogatepass")))
     for pattern in KNOWN:
-        assert RegexSplitter(pattern).split(data) == by_expression(pattern, as_text(data))
+        assert RegexSplitter(pattern, as_read).split(data) == LibrarySplitter(
+            byte_level(pattern)
+        ).split(data)
+
+
+@pytest.mark.parametrize("pattern", KNOWN)
+def test_characters_of_new_versions_of_unicode_are_cut_as_the_library_cuts_them(
+    pattern: str,
+) -> None:
+    """`regex` takes some for letters that Oniguruma does not know, or the reverse."""
+    ours, library = RegexSplitter(pattern, as_read), LibrarySplitter(byte_level(pattern))
+    for text in (f"a{c}b'{c} 1{c}{c}\n{c}x" for c in NEW):
+        assert ours.split(text.encode()) == library.split(text.encode())
+        assert_settled_pieces_stay(ours, text.encode())
+        assert_settled_pieces_stay(library, text.encode())
 
 
 @pytest.mark.parametrize("pattern", KNOWN)
@@ -47,7 +58,7 @@ def test_words_are_cut_as_the_expression_cuts_them(text: str) -> None:
 @example(text="!\u0301A中Aa")
 def test_settled_pieces_survive_every_continuation(pattern: str, text: str) -> None:
     """`'r` are two pieces for GPT-2 until an `e` follows."""
-    assert_settled_pieces_stay(RegexSplitter(pattern), text.encode())
+    assert_settled_pieces_stay(RegexSplitter(pattern, as_read), text.encode())
 
 
 @given(text=st.text(st.sampled_from("aAłŁb "), max_size=9), at=st.integers(1, 14), more=HARD)
@@ -59,7 +70,7 @@ def test_a_plain_word_stays_the_piece_whatever_follows_the_text(
     data, after = text.encode(), more.encode()
     at = min(at, len(data))
     for pattern in KNOWN:
-        splitter = RegexSplitter(pattern)
+        splitter = RegexSplitter(pattern, as_read)
         if at and (word := splitter.word_around(data, at)):
             ends = list(accumulate(map(len, splitter.split(data + after)), initial=0))
             begin, end = next(pair for pair in pairwise(ends) if pair[1] >= at)
@@ -69,7 +80,7 @@ def test_a_plain_word_stays_the_piece_whatever_follows_the_text(
 
 def test_of_plain_text_only_the_last_word_is_open() -> None:
     for pattern in KNOWN:
-        splitter = RegexSplitter(pattern)
+        splitter = RegexSplitter(pattern, as_read)
         data = b"ala ma kota, a kot 12 psy"
         pieces = splitter.split(data)
         assert splitter.count_settled(data, pieces) == len(pieces) - 1
@@ -102,7 +113,7 @@ def test_words_are_joined_where_a_token_spans_them(text: str) -> None:
 @example(text="<b<b>a")
 def test_added_tokens_are_cut_out_first_the_longest_of_the_leftmost(text: str) -> None:
     added = [b"\n" * size for size in (1, 2, 3)] + [b"\t", b"<b>", b"<b a>", b"  "]
-    for rest in (RegexSplitter(GPT2_PATTERN), WordSplitter()):
+    for rest in (RegexSplitter(GPT2_PATTERN, as_read), WordSplitter()):
         splitter = AddedTokenSplitter(added, rest)
         assert_settled_pieces_stay(splitter, text.encode())
         pieces = splitter.split(text.encode())

@@ -7,7 +7,7 @@ or a space. `tokenizer/library.py` has the splitter that asks the `tokenizers` l
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import regex
@@ -79,21 +79,27 @@ class Reach:
     would belong to it. The cut before it is final.
 
     steps: in their order. Where an earlier one may still cut otherwise, the text ends for a later
-        one. Raises: regex.error for an expression that `regex` does not know.
+        one. as_read: see `library.py`. Raises: regex.error for an expression that `regex` does
+        not know.
     """
 
-    def __init__(self, steps: Sequence[Reads]) -> None:
+    def __init__(self, steps: Sequence[Reads], as_read: Callable[[str], str]) -> None:
+        self._as_read = as_read
         read = [_OUTSIDE_SETS.sub(_reading, step.pattern) for step in steps]
         self._open = [regex.compile(f"(?mV1)(?:{pattern})(?!)") for pattern in read]
         self._match = [regex.compile(f"(?mV1){step.pattern}") for step in steps if step.isolates]
 
     def end(self, text: str) -> int:
-        """Where the text begins in which cuts may still move, as an index into `text`."""
-        end = len(text)
-        for step in self._open:
-            found = step.search(text, endpos=end, partial=True)
-            end = found.start() if found is not None else end
-        return end
+        """Where the text begins in which cuts may still move, as an index into `text`. A step may
+        name a character that is of no kind yet, so that it counts as it is, too."""
+        ends = []
+        for read in {text, self._as_read(text)}:
+            end = len(text)
+            for step in self._open:
+                found = step.search(read, endpos=end, partial=True)
+                end = found.start() if found is not None else end
+            ends.append(end)
+        return min(ends)
 
     def count_settled(self, text: bytes, pieces: Sequence[bytes]) -> int:
         """`Splitter.count_settled` of the pieces that these steps cut. The last piece is settled
@@ -104,7 +110,7 @@ class Reach:
             return 0
         start = len(as_text(text[: at - len(pieces[count - 1])]))
         end = start + len(as_text(pieces[count - 1]))
-        found = (step.match(spelled, start) for step in self._match)
+        found = (step.match(self._as_read(spelled), start) for step in self._match)
         return count if any(m is not None and m.end() == end for m in found) else count - 1
 
 
@@ -138,14 +144,16 @@ def count_pieces(pieces: Sequence[bytes], end: int) -> tuple[int, int]:
 
 class RegexSplitter:
     """The pre-tokenizer of a byte-level tokenizer whose one expression is among `KNOWN_PATTERNS`.
-    Its matches are the pieces; a character that no alternative matches is a piece of its own."""
+    Its matches are the pieces; a character that no alternative matches is a piece of its own.
+    as_read: see `library.py`."""
 
     merges_decide = False
     cuts_at_spaces = False
 
-    def __init__(self, pattern: str) -> None:
+    def __init__(self, pattern: str, as_read: Callable[[str], str]) -> None:
+        self._as_read = as_read
         self._find = regex.compile(f"{pattern}|(?s:.)")
-        self._reach = Reach([Reads(f"{pattern}|(?s:.)")])
+        self._reach = Reach([Reads(f"{pattern}|(?s:.)")], as_read)
         # Whether the first alternatives put letters together with the space before them.
         self._takes_words = pattern.startswith(_WORDS_FIRST)
 
@@ -157,7 +165,9 @@ class RegexSplitter:
             if all(words):
                 pieces = [b" " + word for word in words]
                 return [first, *pieces] if first else pieces
-        return [as_bytes(match.group()) for match in self._find.finditer(spelled)]
+        read = self._as_read(spelled)
+        spans = (match.span() for match in self._find.finditer(read))
+        return [as_bytes(spelled[start:end]) for start, end in spans]
 
     def word_around(self, text: bytes, at: int) -> tuple[int, int] | None:
         """Begin and end of the word that holds the byte before `at`, if `text` is plain words.
@@ -304,7 +314,8 @@ KNOWN_PATTERNS = frozenset(
         GPT2_PATTERN,
     )
 )
-"""Expressions that `regex` reads as the library does, in a quarter of the time for short texts."""
+"""Expressions that `regex` reads as the library does (of `as_read`), in a quarter of the time for
+short texts."""
 
 _LETTERS_AND_SPACE = frozenset(c for c in map(chr, range(0x250)) if c.isalpha() or c == " ")
 """Latin letters only, because all versions of Unicode agree on which of these are letters."""
