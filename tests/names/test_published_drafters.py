@@ -122,7 +122,8 @@ def test_what_auto_cannot_find_is_one_line_before_a_model_is_loaded(
     target: Path, tmp_path: Path
 ) -> None:
     told = run("decode", "--target", target, "--drafter", "auto", *PROMPT)
-    told.is_refused(4, f"{REPOSITORY} is not in the Hub cache", "once online")
+    told.is_refused(4, f"{REPOSITORY} is not in the Hub cache", "try again once online")
+    assert "models pull" not in told.err, "which takes models alone"
     other = target.rename(tmp_path / "mine")
     told = run("decode", "--target", other, "--drafter", "auto", *PROMPT)
     told.is_refused(4, "no published drafter of", "name one")

@@ -96,11 +96,7 @@ def pull_tables(name: str, *, note: Callable[[str], None] = lambda _: None) -> l
     alias = find_alias(name)
     with TemporaryDirectory(prefix="tokalign-") as temporary:
         repository, downloaded = hub.download_to(
-            Path(temporary),
-            alias.repositories,
-            alias.revision,
-            ("*.tok", *DRAFTER_PATTERNS),
-            remedy=f"tokalign tables pull {name}",
+            Path(temporary), alias.repositories, alias.revision, ("*.tok", *DRAFTER_PATTERNS)
         )
         note(f"{name} -> {repository}")
         return _keep(_tables_in(downloaded, repository), repository.replace("/", "--"))

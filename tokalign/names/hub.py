@@ -134,9 +134,8 @@ def download(repositories: Sequence[str], revision: str, wanted: Wanted) -> tupl
     Raises: MissingAssetError about the repository that is here in part, or else about the first."""
     failures: list[tuple[bool, str]] = []
     for repository in repositories:
-        command = f"tokalign models pull {repository}"
-        why = _download(repository, revision, wanted.patterns, remedy=command)
-        why = why or f"the Hub did not provide it; try: {command}"
+        why = _download(repository, revision, wanted.patterns)
+        why = why or "the Hub did not provide it; try again"
         folder = _cached(repository, revision)
         if folder is None:
             failures.append((True, f"{repository} is not in the Hub cache, and {why}"))
@@ -148,23 +147,18 @@ def download(repositories: Sequence[str], revision: str, wanted: Wanted) -> tupl
 
 
 def download_to(
-    folder: Path,
-    repositories: Sequence[str],
-    revision: str,
-    patterns: Sequence[str],
-    *,
-    remedy: str,
+    folder: Path, repositories: Sequence[str], revision: str, patterns: Sequence[str]
 ) -> tuple[str, Path]:
     """Download the files like `patterns` of the first repository that has some.
 
     folder: an empty one outside the Hub's cache, where such a snapshot would replace the model's.
-    remedy: the command that tries again. Returns: the repository, and the folder of its files.
+    Returns: the repository, and the folder of its files.
     Raises: MissingAssetError about the first repository if none was downloaded and one failed.
     """
     failures = []
     for number, repository in enumerate(repositories):
         own = folder / str(number)
-        why = _download(repository, revision, patterns, remedy=remedy, folder=own)
+        why = _download(repository, revision, patterns, own)
         if why is not None:
             failures.append(f"{repository} was not downloaded: {why}")
         elif any(found for pattern in patterns for found in own.rglob(pattern)):
@@ -188,7 +182,7 @@ def read_part(repository: str, file: str, begin: int, end: int) -> bytes:
                 raise OSError("the server gives whole files only")
             return bytes(answer.read())
     except _errors() as error:
-        why = _reason(error, repository, f"tokalign models pull {repository}")
+        why = _reason(error, repository)
         raise MissingAssetError(f"{file} of {repository} cannot be read: {why}") from error
 
 
@@ -202,7 +196,7 @@ def upload(repository: str, files: Mapping[str, bytes], *, message: str) -> None
     try:
         HfApi().create_commit(repository, operations, commit_message=message)
     except _errors() as error:
-        why = _reason(error, repository, "tokalign tables push")
+        why = _reason(error, repository)
         if isinstance(error, RepositoryNotFoundError):
             why += f"; you may have to create it with: hf repo create {repository}, or to log in"
         elif isinstance(error, HfHubHTTPError):
@@ -214,12 +208,7 @@ def upload(repository: str, files: Mapping[str, bytes], *, message: str) -> None
 
 
 def _download(
-    repository: str,
-    revision: str,
-    patterns: Sequence[str],
-    *,
-    remedy: str,
-    folder: Path | None = None,
+    repository: str, revision: str, patterns: Sequence[str], folder: Path | None = None
 ) -> str | None:
     """Download files into the Hub's cache or a folder; returns why not all arrived."""
     from huggingface_hub import snapshot_download
@@ -229,7 +218,7 @@ def _download(
             repository, revision=revision, allow_patterns=list(patterns), local_dir=folder
         )
     except _errors() as error:
-        return _reason(error, repository, remedy)
+        return _reason(error, repository)
     return None
 
 
@@ -241,7 +230,7 @@ def _errors() -> tuple[type[Exception], ...]:
     return (OSError, HFValidationError, *theirs)
 
 
-def _reason(error: Exception, repository: str, remedy: str) -> str:
+def _reason(error: Exception, repository: str) -> str:
     from huggingface_hub.errors import (
         GatedRepoError,
         HFValidationError,
@@ -259,8 +248,8 @@ def _reason(error: Exception, repository: str, remedy: str) -> str:
         case RepositoryNotFoundError() | HFValidationError():
             return "the Hub has no public repository of this name; check the name"
         case LocalEntryNotFoundError() | OfflineModeIsEnabled():
-            return f"the Hub is out of reach; once online, run: {remedy}"
-    return f"the transfer failed ({_first_line(error)}); try: {remedy}"
+            return "the Hub is out of reach; try again once online"
+    return f"the transfer failed ({_first_line(error)}); try again"
 
 
 def _first_line(error: Exception) -> str:
