@@ -22,6 +22,7 @@ numbers, truth values do not.
 
 from __future__ import annotations
 
+import copyreg
 from collections.abc import Iterable
 from math import inf, isfinite
 from numbers import Integral, Real
@@ -33,6 +34,11 @@ class TokalignError(Exception):
     """Base of all deliberate errors; `exit_code` is what the command line returns."""
 
     exit_code = 1
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Another process makes a copy of the message and the fields, without `__init__`, which
+        takes other arguments in some of these classes."""
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__ or None  # type: ignore[attr-defined]
 
 
 class UsageError(TokalignError, ValueError):

@@ -300,6 +300,17 @@ def test_commands_that_only_read_texts_work(tmp_path: Path) -> None:
         assert result.returncode == 0, result.stderr
 
 
+def test_a_current_folder_that_is_gone_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (gone := tmp_path / "gone").mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    tokalign("learn", ".", "--name", "some", "--target", DEMO / "target").is_refused(
+        2, "the current folder is gone"
+    )
+
+
 LAST_WORDS = """
 import atexit, os, sys
 from types import ModuleType

@@ -179,6 +179,8 @@ def _of_the_system(error: OSError) -> TokalignError:
     if error.filename is None:  # what is open has no name: stdout, where click writes, and others
         if error.errno in (errno.EBADF, errno.EPIPE):
             return unwritten(error)
+        if error.errno == errno.ENOENT:  # `os.getcwd` names no path
+            return UsageError("the current folder is gone; go to one that exists")
         remedy = "; make room on its disk, or set TMPDIR to a folder on another"
         what = f"stdout or a temporary file cannot be written ({reason}){remedy}"
         return OutputError(what if error.errno in DISK_ERRORS else reason)
