@@ -110,6 +110,16 @@ class Incoming:
                 raise CutOffError
             yield
 
+    def mark(self, *texts: str, or_end: bool = False) -> Waiting[str]:
+        """As `expect`, after white space."""
+        yield from self.space()
+        return (yield from self.expect(*texts, or_end=or_end))
+
+    def following(self) -> Waiting[str]:
+        """The next character that is no white space. It is not taken; what is before it is."""
+        yield from self.space()
+        return (yield from self.peek())
+
     def until(self, *marks: str) -> Waiting[str]:
         """Take the text before the first of these marks, and the mark. Raises: CutOffError."""
         text, mark = yield from collected(self.pieces(*marks))
@@ -170,8 +180,7 @@ def json_inside(text: str) -> str:
 def json_value(source: Incoming, depth: int = 0) -> Reading[None]:
     """One JSON value, with Python's separators. Raises: UnreadableError, CutOffError. Control
     characters in a string, which JSON does not allow, are escaped."""
-    yield from source.space()
-    begin = yield from source.peek()
+    begin = yield from source.following()
     if begin == '"':
         yield from json_string(source)
     elif begin in ("{", "["):
@@ -190,8 +199,7 @@ def _json_member(source: Incoming, begin: str, depth: int) -> Reading[None]:
     if begin == "{":
         yield from source.space()
         yield from json_string(source)
-        yield from source.space()
-        yield (yield from source.expect(":")) + " "
+        yield (yield from source.mark(":")) + " "
     yield from json_value(source, depth)
 
 
@@ -202,8 +210,7 @@ def container(source: Incoming, depth: int, member: Member, keys: str = "") -> R
         raise UnreadableError
     begin = yield from source.expect("{", "[")
     end = "}" if begin == "{" else "]"
-    yield from source.space()
-    following = yield from source.peek()
+    following = yield from source.following()
     if keys and begin == "{" and following not in (keys, end):
         raise UnreadableError if following else CutOffError
     yield begin
@@ -213,8 +220,7 @@ def container(source: Incoming, depth: int, member: Member, keys: str = "") -> R
     mark = ","
     while mark == ",":
         yield from member(source, begin, depth + 1)
-        yield from source.space()
-        mark = yield from source.expect(",", end)
+        mark = yield from source.mark(",", end)
         yield ", " if mark == "," else end
 
 

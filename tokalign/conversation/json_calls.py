@@ -60,18 +60,15 @@ def json_calls(
 ) -> Calls:
     """`{"name": ..., "arguments": {...}}`, one or several, or a list of them. named: the names that
     make a call of what may as well be another object; None for any name."""
-    yield from source.space()
-    is_list = (yield from source.peek()) == "["
+    is_list = (yield from source.following()) == "["
     if is_list:
         yield from source.expect("[")
     following = "{"
     while following == "{":
         yield from _json_call(source, end, named)
-        yield from source.space()
-        if is_list and (yield from source.expect(",", "]")) == "]":
+        if is_list and (yield from source.mark(",", "]")) == "]":
             break
-        yield from source.space()
-        following = yield from source.peek()
+        following = yield from source.following()
     yield from close_calls(source, end)
 
 
@@ -84,16 +81,14 @@ def close_calls(source: Incoming, end: str) -> Calls:
 
 def _json_call(source: Incoming, end: str, named: Collection[str] | None = None) -> Calls:
     name, arguments, begun = "", "", False
-    yield from source.space()
-    yield from source.expect("{")
+    yield from source.mark("{")
     mark = ","
     while mark == ",":
         yield from source.space()
         key = json.loads((yield from collected(json_string(source)))[0])
         if named is not None and key not in ("name", "arguments", "parameters", "type", "id"):
             raise UnreadableError
-        yield from source.space()
-        yield from source.expect(":")
+        yield from source.mark(":")
         yield from source.space()
         if key in ("arguments", "parameters") and not begun:
             if name and (yield from source.peek()) == "{":
@@ -138,8 +133,7 @@ def _as_object(text: str) -> str:
 
 def json_arguments(source: Incoming, call: Named) -> Calls:
     """A call whose arguments follow as a JSON object."""
-    yield from source.space()
-    if (yield from source.peek()) != "{":
+    if (yield from source.following()) != "{":
         raise UnreadableError
     begun = False
     for text in json_value(source):
@@ -152,8 +146,7 @@ def json_arguments(source: Incoming, call: Named) -> Calls:
 
 def mistral_calls(source: Incoming, end: str, _tools: Tools) -> Calls:
     """`[TOOL_CALLS]name[ARGS]{...}`, each with its mark, or one mark and a list in JSON."""
-    yield from source.space()
-    if (yield from source.peek()) == "[":
+    if (yield from source.following()) == "[":
         yield from json_calls(source, end)
         return
     name = yield from source.take(NAME)
@@ -175,8 +168,7 @@ def _kimi_call(source: Incoming) -> Calls:
     match = re.fullmatch(r"(?:functions\.)?(.+):\d+", name)
     if match is None:
         raise CutOffError if source.is_done else UnreadableError
-    yield from source.space()
-    yield from source.expect("<|tool_call_argument_begin|>")
+    yield from source.mark("<|tool_call_argument_begin|>")
     yield from json_arguments(source, Named(match[1], name))
 
 
@@ -191,8 +183,7 @@ def _deepseek_call(source: Incoming) -> Calls:
     yield from source.expect("<｜tool▁sep｜>")
     if is_fenced := (yield from source.peek()) != "{":
         name = yield from source.take(NAME)
-        yield from source.space()
-        yield from source.expect("```json")
+        yield from source.mark("```json")
     if not name:
         raise UnreadableError
     yield from json_arguments(source, Named(name))
@@ -206,10 +197,8 @@ def _marked_calls(
 ) -> Calls:
     """Calls that each stand between two marks; `read` reads what is between them."""
     while True:
-        yield from source.space()
-        if (yield from source.expect(begin, end, or_end=True)) != begin:
+        if (yield from source.mark(begin, end, or_end=True)) != begin:
             return
         yield from source.space()
         yield from read(source)
-        yield from source.space()
-        yield from source.expect(after, or_end=True)
+        yield from source.mark(after, or_end=True)

@@ -31,8 +31,7 @@ _BY_NUMBER = {"x": 2, "u": 4, "U": 8}
 
 def python_calls(source: Incoming, end: str, _tools: Tools) -> Calls:
     """A list of calls. Names of arguments may be Python's own words, such as "from"."""
-    yield from source.space()
-    mark = yield from source.expect("[")
+    mark = yield from source.mark("[")
     while mark != "]":
         yield from source.space()
         name = yield from source.take(NAME)
@@ -41,8 +40,7 @@ def python_calls(source: Incoming, end: str, _tools: Tools) -> Calls:
             raise UnreadableError
         yield from _arguments(source, Named(name))
         yield Ended()
-        yield from source.space()
-        mark = yield from source.expect(",", "]")
+        mark = yield from source.mark(",", "]")
     yield from close_calls(source, end)
 
 
@@ -53,15 +51,13 @@ def _arguments(source: Incoming, call: Named) -> Calls:
         yield from source.space()
         key = yield from source.take(_WORD)
         if key:
-            yield from source.space()
-            yield from source.expect("=")
+            yield from source.mark("=")
             if before == "{":
                 yield call
             yield f"{before}{json.dumps(key, ensure_ascii=False)}: "
             before = ", "
             yield from _value(source, "", 0)
-            yield from source.space()
-        mark = yield from source.expect(",", ")") if key else source.expect(")")
+        mark = yield from source.mark(",", ")") if key else source.expect(")")
     if before == "{":
         yield call
         yield before
@@ -73,10 +69,8 @@ def _value(source: Incoming, begin: str, depth: int) -> Reading[None]:
     if begin == "{":
         yield from source.space()
         yield from _string(source)
-        yield from source.space()
-        yield (yield from source.expect(":")) + " "
-    yield from source.space()
-    following = yield from source.peek()
+        yield (yield from source.mark(":")) + " "
+    following = yield from source.following()
     if following in ("{", "["):
         yield from container(source, depth, _value)
     elif following in ('"', "'"):

@@ -101,11 +101,10 @@ LONGCAT = Tags(
 
 def _tagged(tags: Tags, source: Incoming, end: str, tools: Tools) -> Calls:
     begins, named = tags.name
-    yield from source.space()
-    if not begins and (yield from source.peek()) == "{":
+    if not begins and (yield from source.following()) == "{":
         yield from json_calls(source, end, tools)
         return
-    mark = yield from source.expect(begins)
+    mark = yield from source.mark(begins)
     while mark == begins:
         name = yield from source.take(NAME)
         if not name:
@@ -114,8 +113,7 @@ def _tagged(tags: Tags, source: Incoming, end: str, tools: Tools) -> Calls:
         yield from _tagged_arguments(tags, source, end, name, parameters_of(tools, name))
         if not tags.tail:
             return
-        yield from source.space()
-        mark = yield from source.expect(begins, end, or_end=True)
+        mark = yield from source.mark(begins, end, or_end=True)
 
 
 def _tagged_arguments(
@@ -125,8 +123,7 @@ def _tagged_arguments(
     opening, *closing = tags.key
     before = ""
     while True:
-        yield from source.space()
-        mark = yield from source.expect(opening, tags.tail or end)
+        mark = yield from source.mark(opening, tags.tail or end)
         if not before:
             yield Named(name)
         if mark != opening:
@@ -137,8 +134,7 @@ def _tagged_arguments(
         is_text = tags.has_types and (yield from source.expect("true", "false")) == "true"
         parameter = _TEXT if is_text else known.get(key, Parameter.ANYTHING)
         for tag in closing[1:]:
-            yield from source.space()
-            yield from source.expect(tag)
+            yield from source.mark(tag)
         if tags.pad and (yield from source.peek()) == tags.pad:
             yield from source.expect(tags.pad)
         yield f"{before or '{'}{json.dumps(key, ensure_ascii=False)}: "
@@ -180,14 +176,12 @@ def _gemma(quote: str, source: Incoming, end: str, _tools: Tools) -> Calls:
         yield Named(name)
         yield from _gemma_value(quote, source, 0)
         yield Ended()
-        yield from source.space()
-        following = yield from source.peek()
+        following = yield from source.following()
     yield from close_calls(source, end)
 
 
 def _gemma_value(quote: str, source: Incoming, depth: int) -> Reading[None]:
-    yield from source.space()
-    begin = yield from source.peek()
+    begin = yield from source.following()
     if begin in ("{", "["):
         yield from container(source, depth, partial(_gemma_member, quote))
     elif (yield from source.peek(len(quote))) == quote:
