@@ -106,15 +106,11 @@ class DictSpecTable:
                 return ((found.ids[taken], log(p / (1.0 - p))),)
         return ()
 
-    def follow(
-        self, suffix: Sequence[TargetId], limit: int, *, p_min: float | None = None
-    ) -> TokenTree[TargetId]:
-        """The continuation of the longest stored suffix, if its first id is as probable as `p_min`.
-
-        Only the first id's probability is stored, so every id gets it.
-        """
+    def follow(self, suffix: Sequence[TargetId], limit: int) -> TokenTree[TargetId]:
+        """The continuation of the longest stored suffix. Only the first id's probability is stored,
+        so every id gets it."""
         found = self.longest_match(suffix)
-        if found is None or (p_min is not None and found.probability < p_min):
+        if found is None:
             return EMPTY_TREE
         ids = found.ids[:limit]
         return TokenTree.chain(ids, SOURCE, (found.probability,) * len(ids))

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from documents import LETTER, MEETING, write_pdf
 from processes import small_disk
+from small_tables import at_least
 from small_tokenizers import write_tokenizer
 
 from tokalign.build import learning as kept
@@ -20,6 +21,7 @@ from tokalign.build.documents import Rules, UnopenedError, find_documents, read_
 from tokalign.build.learning import Collection, Learned, collections, learn
 from tokalign.cli.sharing import push_tables
 from tokalign.errors import CorpusError, MissingAssetError, OutputError, UsageError
+from tokalign.tables.backoff import BackoffTable
 from tokalign.tables.bundle import read_bundle
 from tokalign.tables.opening import open_dictionary
 from tokalign.tokenizer.self_check import read_tokenizer
@@ -180,8 +182,8 @@ def test_what_was_read_is_not_in_the_table_after_it_is_gone(
     def known() -> str:
         """How the table goes on with the beginning of what was read."""
         table = open_dictionary(tokenizer, files=notes.tables)
-        assert table is not None
-        return tokenizer.decode(table.follow(tokenizer.encode(MEETING[:30]), 8, p_min=0.5).ids)
+        assert isinstance(table, BackoffTable)
+        return tokenizer.decode(at_least(table, 0.5).follow(tokenizer.encode(MEETING[:30]), 8).ids)
 
     assert known()
     assert known() in MEETING

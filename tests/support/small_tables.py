@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -78,6 +80,13 @@ def table_of(
                 _entries(length, rank, {i: (ids[0], 0.1 / rank) for i, ids in known.items() if ids})
             )
     return pack(grow_tree(orders), stored, vocabulary_size=vocabulary_size, p_min=p_min)
+
+
+def at_least(table: BackoffTable, p_min: float) -> BackoffTable:
+    """The same table with another bound for a whole chain."""
+    other = copy(table)
+    other.parameters = replace(table.parameters, p_min=p_min)
+    return other
 
 
 def _entries(length: int, rank: int, answers: Mapping[int, tuple[int, float]]) -> Entries:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from small_tables import bundle_of_table, table_of
+from small_tables import at_least, bundle_of_table, table_of
 
 from tokalign.build.dictionary.backoff import number_predictions
 from tokalign.tables.backoff import BackoffTable
@@ -83,7 +83,7 @@ def test_a_chain_is_what_asking_again_gives() -> None:
     stored, table = random_table(rng)
     for context in list(stored)[:200]:
         for p_min in (0.001, 0.3):
-            chain = table.follow(context, 6, p_min=p_min)  # type: ignore[arg-type]
+            chain = at_least(table, p_min).follow(context, 6)  # type: ignore[arg-type]
             text, together = list(context), 1.0
             for token, probability in zip(chain.ids, chain.probabilities, strict=True):
                 assert table.predict(text) == (token, probability)  # type: ignore[arg-type]
@@ -223,9 +223,9 @@ def test_a_match_is_as_long_as_the_longest_stored_suffix(ids: Any) -> None:
 
 
 def test_a_chain_goes_on_as_long_as_it_is_right_often_enough() -> None:
-    table = published({(1,): ((2, 3), 1.0)})
-    assert table.follow([1], 5, p_min=1.0).ids == (2, 3)  # type: ignore[list-item]
-    assert table.follow([1], 1, p_min=1.0).ids == (2,)  # type: ignore[list-item]
+    table = at_least(published({(1,): ((2, 3), 1.0)}), 1.0)
+    assert table.follow([1], 5).ids == (2, 3)  # type: ignore[list-item]
+    assert table.follow([1], 1).ids == (2,)  # type: ignore[list-item]
 
 
 def test_numbers_of_no_prediction_are_passed_over() -> None:

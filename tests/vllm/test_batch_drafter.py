@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from batches import Batch, corpus_lines, make_batch, two_tables
 from numpy.typing import NDArray
-from small_tables import counted
+from small_tables import at_least, counted
 from trees import longest_match
 
 from tokalign.errors import UsageError
@@ -75,7 +75,7 @@ def test_a_dictionary_alone_proposes_what_the_dictionary_method_does(
 ) -> None:
     table = two_tables()["dictionary:a"]
     drafter = BatchDrafter({"dictionary": table}, copies=False, max_tokens=8, p_min=p_min)
-    alone = DictionaryDrafter(table, p_min=p_min)
+    alone = DictionaryDrafter(table if p_min is None else at_least(table, p_min))
     wanted = [list(alone.propose(Context(text), limit).tree.ids) for text in BATCH.texts]
     assert propose(drafter, BATCH, limit) == wanted
     assert sum(map(bool, wanted)) > (20 if p_min is None else 1)

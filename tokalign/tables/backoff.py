@@ -196,11 +196,8 @@ class BackoffTable:
                 answers[token] = _SHORTER_ODDS[probabilities[number]]
         return [*answers.items()]
 
-    def follow(
-        self, suffix: Sequence[TargetId], limit: int, *, p_min: float | None = None
-    ) -> TokenTree[TargetId]:
-        """Predictions one after another while their product is at least `p_min`."""
-        least = self.parameters.p_min if p_min is None else p_min
+    def follow(self, suffix: Sequence[TargetId], limit: int) -> TokenTree[TargetId]:
+        """Predictions one after another while their product is at least the table's `p_min`."""
         text = list(suffix[-self.parameters.max_context :])
         known = len(text)
         probabilities: list[float] = []
@@ -210,7 +207,7 @@ class BackoffTable:
             if predicted is None:
                 break
             together *= predicted[1]
-            if together < least:
+            if together < self.parameters.p_min:
                 break
             text.append(predicted[0])
             probabilities.append(predicted[1])

@@ -39,11 +39,8 @@ class Dictionary(Protocol):
     def match_length(self, suffix: Sequence[TargetId]) -> int:
         """How many ids the longest stored context has in which `suffix` ends; 0 if none is."""
 
-    def follow(
-        self, suffix: Sequence[TargetId], limit: int, *, p_min: float | None = None
-    ) -> TokenTree[TargetId]:
-        """The likely continuation of a text that ends in `suffix`, a chain of at most `limit` ids.
-        p_min: the least probability of all ids together; None for the table's own."""
+    def follow(self, suffix: Sequence[TargetId], limit: int) -> TokenTree[TargetId]:
+        """The likely continuation of a text that ends in `suffix`: a chain of up to `limit` ids."""
 
 
 class Dictionaries:
@@ -71,13 +68,11 @@ class Dictionaries:
     def match_length(self, suffix: Sequence[TargetId]) -> int:
         return max(table.match_length(suffix) for table in self.by_source.values())
 
-    def follow(
-        self, suffix: Sequence[TargetId], limit: int, *, p_min: float | None = None
-    ) -> TokenTree[TargetId]:
+    def follow(self, suffix: Sequence[TargetId], limit: int) -> TokenTree[TargetId]:
         """See `Dictionary`. The ids have the source of the dictionary that answers."""
         best, best_rank = EMPTY_TREE, (0, 0.0)
         for source, table in self.by_source.items():
-            answer = table.follow(suffix, limit, p_min=p_min)
+            answer = table.follow(suffix, limit)
             if answer:
                 rank = table.match_length(suffix), answer.probabilities[0]
                 if rank > best_rank:

@@ -41,19 +41,15 @@ the best id of a context; they would make too much of the others. Fitted as thos
 class DictionaryDrafter(Drafter):
     """Proposes what usually follows the longest suffix of the context that a table knows.
 
-    max_tokens: the longest proposal. p_min: the least probability that all of a proposal is right;
-    None for the table's own.
+    max_tokens: the longest proposal.
     """
 
-    def __init__(
-        self, table: Dictionary, *, max_tokens: int = 8, p_min: float | None = None
-    ) -> None:
-        self._table, self._max_tokens, self._p_min = table, max_tokens, p_min
+    def __init__(self, table: Dictionary, *, max_tokens: int = 8) -> None:
+        self._table, self._max_tokens = table, max_tokens
 
     def propose(self, context: Context, limit: int) -> Proposal:
         most = min(limit, self._max_tokens)
-        tree = self._table.follow(context.ids[-MAX_CONTEXT:], most, p_min=self._p_min)
-        return Proposal(tree=tree)
+        return Proposal(tree=self._table.follow(context.ids[-MAX_CONTEXT:], most))
 
 
 _PROSE, _CODE = 0, 1  # blocks of text
