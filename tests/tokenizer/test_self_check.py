@@ -14,6 +14,7 @@ import pytest
 from checked import check
 from tokenizer_files import (
     RANK_SUPPLEMENT,
+    added,
     byte_level,
     byte_level_document,
     character_document,
@@ -25,7 +26,7 @@ from tokalign.errors import VocabularyError
 from tokalign.tokenizer.check_texts import plain_texts, texts_with_specials
 from tokalign.tokenizer.files import TokenizerFile, open_tokenizer_file, read_spec
 from tokalign.tokenizer.self_check import read_tokenizer
-from tokalign.tokenizer.spec import TokenizerSpec
+from tokalign.tokenizer.spec import Level, TokenizerSpec
 from tokalign.tokenizer.spec import byte_level as split_bytes
 from tokalign.tokenizer.tokenizer import Tokenizer
 
@@ -140,3 +141,19 @@ def test_a_cache_that_cannot_be_written_is_no_error(
     monkeypatch.setenv("TOKALIGN_CACHE", str(tmp_path / "file"))
     (tmp_path / JSON).write_text(json.dumps(byte_level_document()))
     assert read_tokenizer(tmp_path).encode("kot") == [257]
+
+
+def test_an_unknown_character_forges_no_token(tmp_path: Path) -> None:
+    """A Unigram model that has no `<` makes `<unk>` of it, as of every such character."""
+    scores = {"<unk>": 0.0, "▁": -2.0, "a": -2.0, "b": -2.0, "▁a": -3.0}
+    model = {"type": "Unigram", "unk_id": 0, "vocab": [*map(list, scores.items())]}
+    mark = {**MARK, "prepend_scheme": "always"}
+    unknown = added(0, "<unk>", special=True)
+    document = character_document(
+        model=model, added_tokens=[unknown], normalizer=None, pre_tokenizer=mark
+    )
+    path = tmp_path / JSON
+    path.write_text(json.dumps(document))
+    tokenizer = read_tokenizer(path)
+    assert tokenizer.level is Level.BY_TEXT
+    assert tokenizer.encode("a ab<u a") == [4, 4, 3, 0, 4]

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -259,11 +259,11 @@ def _check_growing(tokenizer: Tokenizer[Any], texts: Iterable[str]) -> None:
 def _check_against_reference(
     tokenizer: Tokenizer[Any], reference: Reference, texts: list[str]
 ) -> None:
-    spec, library = tokenizer.spec, reference.library
+    spec, library, unknown = tokenizer.spec, reference.library, _unknown(reference)
     markup = dict(spec.specials)
     if library is not None:
-        markup |= _check_added_tokens(tokenizer, library)
-    found = markup.keys() - {spec.unknown, _unknown(library)}
+        markup |= _check_added_tokens(tokenizer, library, unknown)
+    found = markup.keys() - {spec.unknown, unknown}
     whole = "\0".join(texts)
     spelled = [spelling for spelling in markup.values() if spelling in whole]  # few of thousands
     plain = [text for text in texts if not any(spelling in text for spelling in spelled)]
@@ -273,9 +273,11 @@ def _check_against_reference(
     _compare("mlx-lm", tokenizer.encode, right.__getitem__, [*right][::7])
 
 
-def _check_added_tokens(tokenizer: Tokenizer[Any], library: Library) -> dict[int, str]:
-    """Refuse (VocabularyError) special tokens of other ids, and those that words can forge.
-    Returns: the tokens that no text has, id -> spelling."""
+def _check_added_tokens(
+    tokenizer: Tokenizer[Any], library: Library, unknown: int | None
+) -> dict[int, str]:
+    """Refuse (VocabularyError) special tokens of other ids, and those but the unknown one that
+    words can forge. Returns: the tokens that no text has, id -> spelling."""
     added = library.get_added_tokens_decoder()
     read = tokenizer.spec.specials
     theirs = {i: library.id_to_token(i) for i in read} | {i: t.content for i, t in added.items()}
@@ -294,7 +296,7 @@ def _check_added_tokens(tokenizer: Tokenizer[Any], library: Library) -> dict[int
             token.content, special=token.special, in_vocabulary=known(token.content) is not None
         )
     }
-    unknown, spelled = _unknown(library), list(control.items())
+    spelled = list(control.items())
     for some in (spelled[start : start + 64] for start in range(0, len(spelled), 64)):
         ids = {*tokenizer.encode("a" + "b a".join(spelling for _, spelling in some) + "b")}
         forged = next((s for i, s in some if i in ids and i != unknown), None)
@@ -305,10 +307,14 @@ def _check_added_tokens(tokenizer: Tokenizer[Any], library: Library) -> dict[int
     return control
 
 
-def _unknown(library: Library | None) -> int | None:
+def _unknown(reference: Reference) -> int | None:
     """The id that any text may have whose characters the model does not know."""
-    spelling = getattr(getattr(library, "model", None), "unk_token", None)
-    return None if library is None or spelling is None else library.token_to_id(spelling)
+    if (library := reference.library) is None:
+        return None
+    if type(library.model).__name__ == "Unigram":  # the library's object does not tell
+        return cast("int | None", reference.document["model"].get("unk_id"))
+    spelling = getattr(library.model, "unk_token", None)
+    return None if spelling is None else library.token_to_id(spelling)
 
 
 def _ours(tokenizer: Tokenizer[Any]) -> _Encoder:
