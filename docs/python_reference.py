@@ -60,11 +60,13 @@ def _methods(thing: object) -> Iterator[tuple[str, object]]:
 
 
 def _fields(options: type) -> Iterator[str]:
-    """The help of each field that has one, as the command line shows it."""
+    """The help of each field that has one, in Python's words where the command line has others."""
     yield "\n| keyword | |\n|---|---|\n"
     for option in fields(options):
         if about := option.metadata["about"]:
-            yield f"| `{option.name}` | {about} |\n"
+            if "shown" in option.metadata:
+                about = about.replace(f"{option.metadata['shown']}:", f"{option.default}:")
+            yield f"| `{option.name}` | {about.replace('; repeatable', ', or several')} |\n"
 
 
 def _signature(name: str, thing: object) -> str:

@@ -33,3 +33,12 @@ def test_every_error_with_arguments_of_its_own_is_tried() -> None:
     classes = {one for one in vars(errors).values() if isinstance(one, type)}
     own = {one for one in classes if issubclass(one, TokalignError) and "__init__" in vars(one)}
     assert own <= {type(error) for error in SAMPLES}
+
+
+def test_a_check_names_the_item_and_the_value_that_are_wrong() -> None:
+    with pytest.raises(errors.UsageError, match=r"^stop\[1\] has to be a text .* not 3$"):
+        errors.require_texts("stop", ["a", 3])
+    with pytest.raises(errors.UsageError, match=r"a sequence of texts, not 'ab'$"):
+        errors.require_texts("stop", "ab")
+    with pytest.raises(errors.UsageError, match=r"not None$"):
+        errors.require_callable("note", None)

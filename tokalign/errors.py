@@ -155,9 +155,10 @@ def require_text(name: str, value: object) -> None:
 
 def require_texts(name: str, value: object) -> None:
     """Raises: UsageError for what is no sequence of texts; a single text is none."""
-    fits = isinstance(value, Iterable) and not isinstance(value, str) and all(map(is_text, value))
-    message = f"{name} has to be a sequence of texts without lone surrogates, not {{}}"
-    require(fits, message, value)
+    if not isinstance(value, Iterable) or isinstance(value, str):
+        raise UsageError(f"{name} has to be a sequence of texts, not {shown(value)}")
+    for place, item in enumerate(value):
+        require_text(f"{name}[{place}]", item)
 
 
 def require_kind(name: str, value: object, kind: type) -> None:
@@ -181,7 +182,8 @@ def require_callables(name: str, value: object) -> None:
 
 def shown(value: object) -> str:
     """A value as an error message shows it: short, and on one line."""
-    text = repr(value) if isinstance(value, str | int | float) else f"a {type(value).__name__}"
+    is_plain = isinstance(value, str | int | float | None)
+    text = repr(value) if is_plain else f"a {type(value).__name__}"
     return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}…"
 
 

@@ -108,7 +108,9 @@ def test_no_draft_tokens_are_drafted_as_in_mlx_lm(pair: dict[str, Any]) -> None:
         assert [r.token for r in responses] == plain(pair, 8)[: len(responses)]
         assert not any(r.from_draft for r in responses)
     for count in (-1, 1.5, True):
-        with pytest.raises(UsageError, match=r"^num_draft_tokens has to be an integer"):
+        with pytest.raises(
+            UsageError, match=r"^num_draft_tokens, if not None, has to be an integer"
+        ):
             tokalign.stream_generate(prompt=PROMPT, **{**pair, "num_draft_tokens": count})
 
 

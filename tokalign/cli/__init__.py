@@ -119,7 +119,7 @@ def _show_version(context: click.Context, _option: click.Parameter, value: bool)
     callback=_show_version,
 )
 def group() -> None:
-    """Speculative decoding across tokenizers on MLX, prepared offline."""
+    """Make language models on MLX faster; what they write stays the same."""
 
 
 def main() -> None:

@@ -48,7 +48,7 @@ _OPTIONS = (
     Option("--positions tokens", "How many tokens the model reads or writes.", AT_LEAST_1, 100_000),
     Option(
         "--dictionary-bytes max_bytes",
-        "Largest size of the dictionary or pack. Default: 5000000 or 12000000.",
+        "Largest size of the dictionary or pack. Default: 5000000, of a pack 12000000.",
         AT_LEAST_1,
     ),
     Option("--memory", "Most memory for counting, of all processes together.", SIZE, "2G"),

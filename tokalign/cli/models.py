@@ -31,7 +31,7 @@ class _Group(click.Group):
 
 @click.group("models", cls=_Group)
 def command() -> None:
-    """List models and what lies on this machine; fetch or delete it."""
+    """List models and what lies on this machine; fetch or delete it. Without a command: list."""
 
 
 @command.command("list", cls=Command)

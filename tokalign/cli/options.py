@@ -84,8 +84,9 @@ DTYPE = rare(
     "Number format. Default: float32 on a CPU, else that of the files.",
     click.Choice(["float32", "float16", "bfloat16"]),
 )
+ABOUT_NAME = "As NAME: alias, folder or Hub repository."
 MODEL = (
-    Option("--target --model target", "The same as the word NAME.", MODEL_NAME),
+    Option("--target --model target", ABOUT_NAME, MODEL_NAME),
     rare("--adapter-path", "An adapter that mlx_lm.lora trained.", FOLDER),
     TRUST,
     DTYPE,

@@ -21,7 +21,7 @@ from tokalign.cli.command import (
     several,
 )
 from tokalign.cli.login_item import install, uninstall
-from tokalign.cli.options import CACHE, DRAFTING, ENDS, MODEL, declared_options
+from tokalign.cli.options import ABOUT_NAME, CACHE, DRAFTING, ENDS, MODEL, declared_options
 from tokalign.cli.output import flags, note, print_json, show
 from tokalign.errors import UsageError
 from tokalign.runtime.options import CacheOptions, DraftingOptions, take
@@ -36,7 +36,7 @@ def _read_names(_flag: str, text: str) -> tuple[str, ...]:
 
 
 _OPTIONS = (
-    Option("--target --model model", "The same as the word NAME.", MODEL_NAME),
+    Option("--target --model model", ABOUT_NAME, MODEL_NAME),
     *MODEL[1:],
     *DRAFTING,
     Option("--host", "Address to listen on.", default="127.0.0.1"),

@@ -71,7 +71,7 @@ def require_sound(curve: CostCurve) -> CostCurve:
     if why := curve.notes.get(_UNSOUND):
         raise DisturbedError(
             f"no verdict: {why}; nothing is kept: measure again when less else runs, or for "
-            "longer, with `tokalign calibrate --budget`"
+            "longer, with a larger `tokalign calibrate --budget`"
         )
     return curve
 

@@ -323,7 +323,8 @@ def _check(option: Field[Any], given: Any) -> None:
     elif given is None and option.default is None:
         return
     elif "least" in facts:
-        require_integer(name, given, least=facts["least"], most=facts.get("most"))
+        called = f"{name}, if not None," if option.default is None else name
+        require_integer(called, given, least=facts["least"], most=facts.get("most"))
         known = facts.get("among", (given,))
         require(
             given in known, f"{name} has to be one of {', '.join(map(str, known))}, not {{}}", given
