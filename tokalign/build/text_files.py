@@ -40,7 +40,7 @@ _NO_TEXT = {
     b"\x28\xb5\x2f\xfd": f"packed by zstd, {_RENAME}",
     b"\xfd7zXZ": f"packed by xz, {_RENAME}",
     b"PK\x03\x04": f"packed by zip, {_RENAME}",
-    b"%PDF-": "a PDF; save its text as .txt, or give `tokalign learn` its folder",
+    b"%PDF-": "a PDF; save its text, or name it .pdf and give its folder to `tokalign learn`",
 }
 """What the first bytes of a file say that is no text."""
 _SHOWN_FIELDS = 10
