@@ -96,11 +96,8 @@ def as_read(text: str) -> str:
     return text if text.isascii() else text.translate(_as_the_library)
 
 
-class LibrarySplitter:
+class LibrarySplitter(Splitter):
     """Steps of a tokenizer.json's pre-tokenizer, without the space that one may put in front."""
-
-    merges_decide = False
-    cuts_at_spaces = False
 
     def __init__(self, steps: Sequence[Step]) -> None:
         self._steps = [_without_prefix(step) for step in steps]

@@ -7,8 +7,9 @@ or a space. `tokenizer/library.py` has the splitter that asks the `tokenizers` l
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import regex
 
@@ -38,19 +39,21 @@ def incomplete_tail(data: bytes | bytearray) -> int:
     return 0
 
 
-class Splitter(Protocol):
+class Splitter(ABC):
     """Cuts text into the pieces that a tokenizer's model works on.
 
     merges_decide: whether no merge crosses a cut anyway, so that cutting only saves time.
     cuts_at_spaces: whether, besides, the cuts are those before each run of spaces.
     """
 
-    merges_decide: bool
-    cuts_at_spaces: bool
+    merges_decide = False
+    cuts_at_spaces = False
 
+    @abstractmethod
     def split(self, text: bytes) -> list[bytes]:
         """Cut `text` into pieces. None is empty, and joined they are the text."""
 
+    @abstractmethod
     def count_settled(self, text: bytes, pieces: Sequence[bytes]) -> int:
         """How many of the first `pieces` of `text` stay what they are, whatever follows. text:
         begins with the text or at a final cut. The answer may be too small, never too large."""
@@ -142,13 +145,10 @@ def count_pieces(pieces: Sequence[bytes], end: int) -> tuple[int, int]:
     return count, at
 
 
-class RegexSplitter:
+class RegexSplitter(Splitter):
     """The pre-tokenizer of a byte-level tokenizer whose one expression is among `KNOWN_PATTERNS`.
     Its matches are the pieces; a character that no alternative matches is a piece of its own.
     as_read: see `library.py`."""
-
-    merges_decide = False
-    cuts_at_spaces = False
 
     def __init__(self, pattern: str, as_read: Callable[[str], str]) -> None:
         self._as_read = as_read
@@ -184,7 +184,7 @@ class RegexSplitter:
         return self._reach.count_settled(text, pieces)
 
 
-class WordSplitter:
+class WordSplitter(Splitter):
     """Where texts are not cut: a run of spaces with the word after it is a piece nevertheless.
 
     No merge crosses such a cut, because no token holds a space after another character. The few
@@ -247,15 +247,12 @@ class _AnyOf:
         return found.start() if found is not None else len(text)
 
 
-class AddedTokenSplitter:
+class AddedTokenSplitter(Splitter):
     """Cuts out the `added` tokens that are found in ordinary text, before the `rest` cuts.
 
     They are found from left to right, the longest first, as the `tokenizers` library finds them.
     Gemma 3 has runs of line ends and tabs, and HTML tags; GPT-NeoX runs of spaces.
     """
-
-    merges_decide = False
-    cuts_at_spaces = False
 
     def __init__(self, added: Sequence[bytes], rest: Splitter) -> None:
         self._added, self._rest, self._any = frozenset(added), rest, _AnyOf(added)
