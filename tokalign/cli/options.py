@@ -150,7 +150,7 @@ FIELD = rare(
     "text",
     metavar="TEXT",
 )
-LIMIT = Option("--limit", "Only the first N texts.", AT_LEAST_1)
+LIMIT = Option("--limit", "Only the first N texts of each file.", AT_LEAST_1)
 
 
 class _PageFile(FilePath):
