@@ -18,6 +18,7 @@ from tokenizer_files import (
     byte_level,
     byte_level_document,
     character_document,
+    library_tokenizer,
     rank_lines,
     sentencepiece_model,
 )
@@ -143,17 +144,37 @@ def test_a_cache_that_cannot_be_written_is_no_error(
     assert read_tokenizer(tmp_path).encode("kot") == [257]
 
 
+def unigram(path: Path, *, split: bool = True, **scores: float) -> Path:
+    """A Unigram model of these tokens after `<unk>` and a space."""
+    listed = [["<unk>", 0.0], ["▁", -2.1], *map(list, scores.items())]
+    document = character_document(
+        model={"type": "Unigram", "unk_id": 0, "vocab": listed},
+        added_tokens=[added(0, "<unk>", special=True), added(len(listed), "kot")],
+        normalizer=None,
+        pre_tokenizer={**MARK, "prepend_scheme": "always", "split": split},
+    )
+    (path / JSON).write_text(json.dumps(document))
+    return path / JSON
+
+
 def test_an_unknown_character_forges_no_token(tmp_path: Path) -> None:
     """A Unigram model that has no `<` makes `<unk>` of it, as of every such character."""
-    scores = {"<unk>": 0.0, "▁": -2.0, "a": -2.0, "b": -2.0, "▁a": -3.0}
-    model = {"type": "Unigram", "unk_id": 0, "vocab": [*map(list, scores.items())]}
-    mark = {**MARK, "prepend_scheme": "always"}
-    unknown = added(0, "<unk>", special=True)
-    document = character_document(
-        model=model, added_tokens=[unknown], normalizer=None, pre_tokenizer=mark
-    )
-    path = tmp_path / JSON
-    path.write_text(json.dumps(document))
-    tokenizer = read_tokenizer(path)
+    tokenizer = read_tokenizer(unigram(tmp_path, a=-2.0, b=-2.0))
     assert tokenizer.level is Level.BY_TEXT
-    assert tokenizer.encode("a ab<u a") == [4, 4, 3, 0, 4]
+    assert tokenizer.encode("a ab<u a") == [1, 2, 1, 2, 3, 0, 1, 2]
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_of_equally_probable_encodings_the_library_chooses(tmp_path: Path, split: bool) -> None:
+    """`aaaaa` is `aaa|aa` or `aa|aaa`, by how the probability of what is before it is rounded."""
+    scores = {"a": -2.3, "aa": -3.7, "aaa": -5.9, "b": -1.9, "c": -3.3}
+    file = unigram(tmp_path, split=split, **scores)
+    tokenizer, library = read_tokenizer(file), library_tokenizer(file)
+    assert tokenizer.level is Level.BY_TEXT
+    for text in (
+        f"{'b' * i}{space}c {'a' * k}" for i in range(9) for k in (5, 9) for space in " _"
+    ):
+        ids = library.encode(text, add_special_tokens=False).ids
+        assert tokenizer.encode(text) == ids
+        if split:
+            assert tokenizer.encoder.encode(tokenizer.text_bytes(text)) == ids

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from tokalign.tokenizer.bpe.pretokenizer import Splitter
 from tokalign.tokenizer.library import LibrarySplitter
-from tokalign.tokenizer.spec import TokenizerSpec
+from tokalign.tokenizer.spec import Level, TokenizerSpec
 from tokalign.tokenizer.spelling import SPACE_MARK, write_byte_level, write_pieces
 
 if TYPE_CHECKING:
@@ -66,10 +66,14 @@ def take_bytes(library: Library, spec: TokenizerSpec, splitter: Splitter) -> Non
     from tokenizers import Regex, normalizers, pre_tokenizers
 
     marks = normalizers.Replace(" ", SPACE_MARK) if spec.by_characters else None
+    cuts_at_spaces, theirs = splitter.cuts_at_spaces, library.pre_tokenizer
+    if spec.level is not Level.ALIGNED:
+        # Of encodings that are equally probable, Unigram takes one by where the piece begins.
+        cuts_at_spaces = theirs is not None and len(theirs.pre_tokenize_str("a a")) > 1
     cutter = None
     if spec.pre_tokenizer:
         cutter = LibrarySplitter(spec.pre_tokenizer).pre_tokenizer
-    elif splitter.cuts_at_spaces:
+    elif cuts_at_spaces:
         words = Regex(f"{SPACE_MARK}*[^{SPACE_MARK}]+|{SPACE_MARK}+")
         cutter = pre_tokenizers.Split(words, "isolated")
     library.normalizer, library.pre_tokenizer = marks, cutter

@@ -228,11 +228,13 @@ def _read_pipeline(document: Mapping[str, Any], tokens: Sequence[bytes]) -> dict
         )
     first = steps and steps[0]["type"] == "ByteLevel" and steps[0].get("add_prefix_space", True)
     prefixes, runs_of_spaces = scheme != "never" or bool(first), any(b" " in t[1:] for t in tokens)
+    # Unigram decides between equally probable encodings of a piece by where the piece begins.
+    by_pieces = len(steps) == 1 and document["model"].get("type", "BPE") != "BPE"
 
     def cuts(step: Step) -> bool:
         match step:
             case {"type": "Metaspace"}:
-                return runs_of_spaces and bool(step.get("split", True))
+                return (runs_of_spaces or by_pieces) and bool(step.get("split", True))
             case {"type": "Split", "pattern": {"String": " "}}:
                 return False  # Gemma: the normalizer has left no space to split at
             case {"type": "WhitespaceSplit"}:
