@@ -459,6 +459,20 @@ def test_what_was_exported_is_imported(browser: Any, server: Server, tmp_path: P
         page.locator("#file").set_input_files(file)
         page.locator("strong").get_by_text("To.").wait_for()
         assert said(page) == ["Co?", "**To.**"]
+        others: list[dict[str, Any]] = [
+            {"thought": 5, "tokens": [5, None], "count": 3, "passes": 1, "by": {"draft": 3}},
+            {"tokens": "abc", "count": 2, "by": None, "ended": "length"},
+            {"tokens": [["To.", "draft", "accepted", 1]], "count": 1, "passes": 1, "by": 5},
+        ]
+        for figures in others:  # as another program may write them
+            file.write_text(json.dumps([saved[0], {**saved[1], **figures}]), "utf-8")
+            page.locator("#file").set_input_files(file)
+            wait_for(lambda: page.locator("strong").count() == 1)
+            page.reload()
+            assert said(page) == ["Co?", "**To.**"]
+            page.get_by_role("button", name="New conversation").press("Enter")
+            page.locator("#hello").wait_for()
+        page.locator("#list button").first.press("Enter")
         file.write_text("{}", "utf-8")
         page.locator("#file").set_input_files(file)
         page.get_by_role("alert").get_by_text("no conversation in it").wait_for()
@@ -521,6 +535,37 @@ def test_a_prompt_that_is_being_read_is_stopped_and_edited(
         assert page.get_by_label("Message", exact=True).input_value() == text
         ask(page, USER)
         assert len(said(page)) == 2
+
+        is_stopped.clear()
+        page.get_by_role("button", name="New conversation").press("Enter")
+        page.get_by_label("Message", exact=True).fill(f"Inne {text}")
+        page.keyboard.press("Enter")
+        page.get_by_text(re.compile(r"Reading [\d,]+ of [\d,]+ tokens")).wait_for()
+        page.get_by_role("button", name="Delete conversation").press("Enter")
+        page.locator("#sure [value=ok]").press("Enter")
+        page.locator("#list button[aria-current=true]").wait_for()
+        is_stopped.set()
+        wait_for(lambda: page.evaluate("running.size") == 0)
+        page.get_by_role("button", name="New conversation").press("Enter")
+        page.locator("#hello").wait_for()
+        assert page.get_by_label("Message", exact=True).input_value() == "", "it was deleted"
+
+
+def test_the_end_stays_in_view_until_the_reader_scrolls_up(browser: Any, server: Server) -> None:
+    """However much of an answer comes at once."""
+    parts = ["Wisła", "\n\nWisła płynie." * 60, "\n\nKoniec." * 20]
+    choices = [{"delta": {"content": part}, "finish_reason": None} for part in parts]
+    choices[-1]["finish_reason"] = "stop"
+    lines = [f"data: {json.dumps({'choices': [choice]})}\n\n" for choice in choices]
+    below = "$('scroll').scrollHeight - $('scroll').scrollTop - $('scroll').clientHeight"
+    with opened(browser, server) as page:
+        page.route("**/v1/chat/completions", lambda route: route.fulfill(body="".join(lines)))
+        ask(page, USER)
+        assert page.evaluate(below) < 5
+        page.evaluate("$('scroll').scrollTop = 0")
+        wait_for(lambda: page.evaluate("follows") is False)
+        page.evaluate("stick(false)")
+        assert page.evaluate("$('scroll').scrollTop") == 0
 
 
 def test_a_dead_server_takes_nothing_away(browser: Any, server: Server) -> None:

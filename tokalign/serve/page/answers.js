@@ -72,7 +72,7 @@ async function answer(chat, parent, cut) {
   }
   if (old !== undefined && message.content === old) message.ended = "same";
   running.delete(chat.id);
-  if (message.ended === "stopped" && !run.began && parent === chat.messages.length - 1) reopen(takeBack(chat), chat);
+  if (message.ended === "stopped" && !run.began && chats.has(chat.id) && parent === chat.messages.length - 1) reopen(takeBack(chat), chat);
   save(chat);
   refresh(chat, false);
   say(chat.trouble?.text ?? (message.ended === "stopped" ? "Stopped" : "The answer is complete"));

@@ -74,13 +74,19 @@ function imported(text) { // what `exported` wrote, or a list of messages, as /s
   const given = JSON.parse(text), all = Array.isArray(given) ? given : given.messages;
   const known = all.every(({ role, content }) => ["system", "user", "assistant"].includes(role) && typeof content === "string");
   if (!known || !all.length) throw new Error("no messages");
-  const system = all.find(({ role }) => role === "system")?.content ?? given.system;
+  const isText = one => typeof one === "string", system = all.find(({ role }) => role === "system")?.content ?? given.system;
   const messages = all.filter(({ role }) => role !== "system");
   const inside = i => i === undefined || (Number.isInteger(i) && i >= -1 && i < messages.length);
   const isTree = messages.every(({ parent, next }, i) => Number.isInteger(parent) && parent < i && inside(parent) && inside(next) && !(next <= i));
   const title = String(given.title || messages[0].content.split("\n")[0]).slice(0, 120);
-  const chat = begun({ title, system, changed: Date.now(), messages, next: isTree && inside(given.next) ? given.next : undefined });
-  for (const message of messages) if (message.role === "assistant") message.ended ??= "stop";
+  const chat = begun({ title, system: isText(system) ? system : undefined, changed: Date.now(), messages, next: isTree && inside(given.next) ? given.next : undefined });
+  for (const message of messages) { // figures of another kind than ours are left out
+    const { tokens = [], by, count, passes } = message, isToken = one => Array.isArray(one) && one.length > 2 && one.slice(0, 3).every(isText);
+    const areOurs = Array.isArray(tokens) && tokens.every(isToken) && by && [count, passes, ...Object.values(by)].every(Number.isFinite);
+    if (!areOurs) Object.assign(message, { tokens: undefined, by: {}, count: 0, passes: 0 });
+    if (!isText(message.thought)) delete message.thought;
+    if (message.role === "assistant") message.ended ??= "stop";
+  }
   chats.set(chat.id, chat);
   save(chat);
   return chat;

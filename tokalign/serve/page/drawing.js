@@ -212,7 +212,12 @@ function explain(event) {
   chosen.classList.add("chosen");
   chosen.closest("article").querySelector(".note").textContent = `“${chosen.textContent.replaceAll("\n", "↵")}”: ${chosen.dataset.note}`;
 }
-function stick(always) { // to the end, unless the reader has scrolled up
-  const { scrollHeight, scrollTop, clientHeight } = $("scroll");
-  if (always || scrollHeight - scrollTop - clientHeight < 120) $("scroll").scrollTop = scrollHeight;
+let follows = true; // whether the log's end stays in view: until the reader scrolls up, however much comes at once
+function stick(always) {
+  follows ||= always;
+  if (follows) $("scroll").scrollTop = $("scroll").scrollHeight;
 }
+$("scroll").addEventListener("scroll", () => {
+  const { scrollHeight, scrollTop, clientHeight } = $("scroll");
+  follows = scrollHeight - scrollTop - clientHeight < 120;
+});
