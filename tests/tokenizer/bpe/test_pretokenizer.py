@@ -61,6 +61,17 @@ def test_settled_pieces_survive_every_continuation(pattern: str, text: str) -> N
     assert_settled_pieces_stay(RegexSplitter(pattern, as_read), text.encode())
 
 
+@pytest.mark.parametrize("pattern", KNOWN)
+@pytest.mark.parametrize("unit", ["a", "Ł", "中", "=", " ", "\n", "0", "a\u0301"])
+def test_a_run_that_is_never_cut_costs_little_after_every_token(pattern: str, unit: str) -> None:
+    """4,000 ideographs took GPT-4o's expression minutes, after every token of them."""
+    text = (unit * 4000).encode()
+    splitter = RegexSplitter(pattern)
+    pieces = splitter.split(text)
+    for _ in range(20):
+        assert splitter.count_settled(text, pieces) >= len(pieces) - 2
+
+
 @given(text=st.text(st.sampled_from("aAłŁb "), max_size=9), at=st.integers(1, 14), more=HARD)
 @example(text="ab cd", at=2, more="'s")
 @example(text="ab cd", at=5, more="'s")

@@ -76,7 +76,8 @@ class Reach:
     A step of a pre-tokenizer goes through the text from left to right. A cut is final if nothing
     that was decided before it has read the end of the text. `regex` tells: a partial match is an
     attempt that has come to the end, and with an expression that can never match as a whole, the
-    first partial match is the first such attempt.
+    first partial match is the first such attempt. What the step matches is atomic, for nothing else
+    would be tried in its place: 1,000 ideographs took 5 s for GPT-4o's expression.
 
     Example (Llama 3): after " ma kota" the attempt at " kota" has read the end, for a letter more
     would belong to it. The cut before it is final.
@@ -89,7 +90,7 @@ class Reach:
     def __init__(self, steps: Sequence[Reads], as_read: Callable[[str], str]) -> None:
         self._as_read = as_read
         read = [_OUTSIDE_SETS.sub(_reading, step.pattern) for step in steps]
-        self._open = [regex.compile(f"(?mV1)(?:{pattern})(?!)") for pattern in read]
+        self._open = [regex.compile(f"(?mV1)(?>{pattern})(?!)") for pattern in read]
         self._match = [regex.compile(f"(?mV1){step.pattern}") for step in steps if step.isolates]
 
     def end(self, text: str) -> int:
@@ -99,7 +100,11 @@ class Reach:
         for read in {text, self._as_read(text)}:
             end = len(text)
             for step in self._open:
-                found = step.search(read, endpos=end, partial=True)
+                # `regex` searches the whole text for a match before it looks for a partial one, in
+                # time that is quadratic in a long word. Where that word begins, one attempt does.
+                found = step.match(read, endpos=end, partial=True) or step.search(
+                    read, endpos=end, partial=True
+                )
                 end = found.start() if found is not None else end
             ends.append(end)
         return min(ends)
