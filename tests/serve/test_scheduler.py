@@ -19,9 +19,10 @@ from served import LOOP, demo_settings
 
 from tokalign.conversation.prompts import fill_in_ends
 from tokalign.errors import UsageError
+from tokalign.names.memory import machine_memory
 from tokalign.runtime.grammar import Grammar
 from tokalign.runtime.mlx.sampling import Sampling
-from tokalign.serve import Settings, preparing
+from tokalign.serve import Settings, keeping, preparing
 from tokalign.serve import models as served_models
 from tokalign.serve.admission import Refusal
 from tokalign.serve.job import Emitted, Item, Job, State
@@ -193,6 +194,31 @@ def test_a_text_that_cannot_fit_the_context_is_not_encoded_to_its_end() -> None:
             assert isinstance(error, Refusal)
             assert (error.status, error.code) == (400, "context_length_exceeded")
         assert sum(read) < 1_000_000
+
+
+def test_caches_that_find_no_room_in_memory_wait_for_those_in_use(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    most = []
+    for memory in (machine_memory(), 0):
+        monkeypatch.setattr(keeping, "machine_memory", lambda memory=memory: memory)
+        with scheduling() as scheduler:
+            scheduler.wait_until_ready()
+            advance, begun = scheduler._advance, []
+
+            def count(
+                scheduler: Scheduler = scheduler,
+                advance: Callable[[], None] = advance,
+                begun: list[int] = begun,
+            ) -> None:
+                advance()
+                begun.append(sum(job.answering is not None for job in scheduler._jobs))
+
+            monkeypatch.setattr(scheduler, "_advance", count)
+            answers = [submit(scheduler, "Wisła " * 20, max_tokens=30) for _ in range(4)]
+            assert all(end_of(items) is None for items in answers)
+        most.append(max(begun))
+    assert most[0] > most[1] == 1
 
 
 def test_a_grammar_that_fails_while_decoding_ends_its_own_request_alone(

@@ -92,7 +92,9 @@ class Settings(SamplingOptions):
         "context holds.",
         least=1,
     )
-    decode_concurrency: int = declared(32, "Requests that are decoded together.", least=1)
+    decode_concurrency: int = declared(
+        32, "Requests that are decoded together, if memory has room.", least=1
+    )
     prompt_concurrency: int = declared(8, "Prompts that are read in turns.", least=1, rare=True)
     prompt_cache_size: int = declared(
         10, "Conversations whose contexts are kept for later requests.", least=1

@@ -8,6 +8,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Hashable, Sequence
 
+import mlx.core as mx
+from mlx_lm.models.cache import KVCache
+
+from tokalign.names.memory import machine_memory
 from tokalign.runtime.mlx.context_files import ContextFiles
 from tokalign.runtime.mlx.contexts import Contexts, Held
 from tokalign.runtime.remembered import OutputStore, OutputStores
@@ -19,6 +23,13 @@ from tokalign.tokenizer.vocabulary import TargetId
 
 _READ_AT_ONCE = 32
 """Ids of a prompt that are read in less time than contexts on disk are searched."""
+
+_WORKING_SET = 0.75
+"""The share of the memory that weights and caches may take together: about what Metal recommends.
+It ends a process that asks for more."""
+
+_USUAL_ANSWER = 1024
+"""Ids that an answer is expected to have at most: by default, its limit is the context's."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -57,6 +68,19 @@ class Keeping:
         found = self._files_of(job).fetch(prompt, than=len(held.ids) + _READ_AT_ONCE)
         return held if found.layers is None else found
 
+    def has_room(self, job: Job, others: Sequence[Job]) -> bool:
+        """Whether a job's caches find room in memory, when those in use and its own have grown to
+        what is expected of them. Beside no others, any job may be read."""
+        in_use = [(other, other.answering) for other in others if other.answering is not None]
+        if not in_use:
+            return True
+        sizes = [answering.nbytes for _, answering in in_use]
+        read = [max(len(other.ids) - answering.left, KVCache.step) for other, answering in in_use]
+        each: float = max(size / ids for size, ids in zip(sizes, read, strict=True))
+        weights = max(0, int(mx.get_active_memory()) - sum(sizes) - self.contexts.nbytes)
+        grown = sum(each * _expected_ids(one) for one in (job, *(other for other, _ in in_use)))
+        return weights + grown <= _WORKING_SET * machine_memory()
+
     def keep(self, job: Job, held: Held, *, is_shared: bool | None = False) -> None:
         """Keep a context of a job. is_shared: as of `Job.marks`."""
         if is_shared is not None:
@@ -70,6 +94,12 @@ class Keeping:
                 job.request.api_key, most_bytes=self._settings.disk_cache_bytes, note=_LOG.warning
             )
         return self._files[owner]
+
+
+def _expected_ids(job: Job) -> int:
+    """How many ids a job's caches will hold."""
+    left = job.max_tokens - job.completion_tokens
+    return len(job.ids) + max(0, min(left, _USUAL_ANSWER - job.completion_tokens))
 
 
 def _longer(held: Held, ids: Sequence[TargetId], other: Answering) -> Held:

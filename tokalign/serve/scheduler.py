@@ -215,12 +215,21 @@ class Scheduler:
         """A step of reading, and a round of all jobs that have read their prompts."""
         self._has_worked = True
         reading = [job for job in self._jobs if job.state is State.READING]
+        is_full = False
         for job in self._in_turn(reading[: self.settings.prompt_concurrency]):
-            if self._read(job):
+            begins = job.answering is None
+            is_full = is_full or (begins and not self._finds_room(job))
+            if not (begins and is_full) and self._read(job):
                 break
         jobs = [job for job in self._jobs if job.state is State.DECODING]
         if jobs:
             self._decode(jobs)
+
+    def _finds_room(self, job: Job) -> bool:
+        """Whether memory has room for the caches of a job that has not begun, and of the oldest
+        such job: none is overtaken forever."""
+        oldest = next(other for other in self._jobs if other.answering is None)
+        return all(self._kept.has_room(one, self._jobs) for one in {oldest, job})
 
     def _in_turn(self, reading: list[Job]) -> list[Job]:
         """Whose step comes next: by turns the oldest job's and that with the least left to read.
