@@ -377,7 +377,7 @@ class Controller(Drafter):
                 drafts[0].model.known.reading.observe(1, reading)
             drafting = expected
         if round_.tree or not (under_way or runs_ahead):
-            verification = max(round_.verification, 1e-9)
+            verification = max(round_.verification, NO_TIME)
             expected = costs.rows(round_.rows) + drafting
             costs.rows.observe(round_.rows, verification)
             if len(drafts) == 1:
@@ -392,7 +392,7 @@ class Controller(Drafter):
             is_bare = self._before.bare and self._now.bare
             # A pass that has begun before another request's round may be done by now.
             if alone and self._before.bare == self._now.bare:
-                seconds = max(drafting + round_.verification, 1e-9)
+                seconds = max(drafting + round_.verification, NO_TIME)
                 costs.ahead.observe(BARE if is_bare else KEEPING, seconds)
             took = plain if is_bare else max(plain, costs.ahead(KEEPING))
         else:  # a pass lies partly in another round
