@@ -97,12 +97,14 @@ class _Model:
 
 
 class _Draft(NamedTuple):
-    """What a model is to draft, in steps. trial: although it is not expected to pay. offer, beside:
-    what the free sources would propose instead."""
+    """What a model is to draft, in steps. trial: although it is not expected to pay. reading: the
+    time of what it has to read before. offer, beside: what the free sources would propose instead.
+    """
 
     model: _Model
     plan: Plan
     trial: bool = False
+    reading: float = 0.0
     offer: TokenTree[TargetId] = EMPTY_TREE
     beside: Plan = ALONE
 
@@ -164,59 +166,64 @@ class Controller(Drafter):
             self._timing = [*_TIMING]
         if self._timing and costs is knowledge.costs:
             return self._timing.pop(0)
-        drafts = self._model_drafts(context, limit)
-        if drafts and self._free.rows is not None and not under_way:
-            return self._draft(context, drafts, limit)
-        rate, trial = (drafts[0].plan.rate, drafts[0].trial) if drafts else (0.0, False)
-        pays = rate * costs.plain > 1.0
-        reading = self._reading(context, drafts[0].model) if drafts else 0.0
-        own = [self._models_losses] if self._free.can_offer else []
+        if self._free.rows is not None and not under_way and (given := self._given_drafts()):
+            return self._draft(context, given, limit)
+        wanted = self._model_draft(context, limit)
         # Beside a model that may draft, the free sources grow no whole tree.
-        resting = [losses for losses in own if losses.is_resting]
-        if (pays or trial) and self._forbids(rate, self._worst(drafts), *resting):
-            drafts, pays, trial = [], False, False
-        over = rate if pays and not (reading or trial) else 0.0
-        offer, plan = self._ask(context, limit, over=over)
-        if drafts:
-            model = drafts[0].model
-            better = self._best(model, limit, plan) if offer else drafts[0].plan
-            drafts = [_Draft(model, better, trial, offer, plan)]
-            rate, pays = better.rate, better.rate * costs.plain > 1.0
-        if not (trial or (pays and rate > plan.rate)):
-            drafts = []
-        elif reading and not trial:
-            model.missed += better.tokens * (1.0 / plan.rate - 1.0 / rate)
-            mean = model.missed / (model.waited + _DOUBT)
-            coming = mean * min(model.waited + _COMING, room / better.tokens)
-            drafts = drafts if coming > reading else []
-        if drafts and self._forbids(rate, self._worst(drafts), *own, self.losses):
-            drafts, pays, trial = [], False, False
-        rests = not drafts and self._forbids(plan.rate, self._worst([], plan.length), self.losses)
+        is_sure = wanted is not None and not wanted.trial and not wanted.reading
+        offer, plan = self._ask(context, limit, over=wanted.plan if wanted and is_sure else ALONE)
+        if wanted and offer:
+            better = self._best(wanted.model, limit, plan)
+            wanted = wanted._replace(plan=better, offer=offer, beside=plan)
+        chosen = wanted if wanted and self._is_better(wanted, plan, room) else None
+        if chosen and self._forbids(chosen.plan, *self._own_losses, self.losses, by=[chosen]):
+            wanted = chosen = None
+        rests = chosen is None and self._forbids(plan, self.losses)
         if not (under_way or rests):
-            if drafts:
-                return self._draft(context, drafts, limit, offer)
+            if chosen:
+                return self._draft(context, [chosen], limit, offer)
             if offer:
                 self._count_draft()
                 return Proposal(tree=offer)
         if rests:
             return _BARE
-        waits = pays or trial or (self._free.can_offer and self._offers > 0)
+        waits = wanted is not None and (wanted.trial or self._pays(wanted.plan))
+        waits = waits or (self._free.can_offer and self._offers > 0)
         return _WAIT if waits or not self.is_timed else _KEEP
 
-    def _forbids(self, rate: float, worst: float, *accounts: Losses) -> bool:
-        promised = self.costs.plain * rate
-        return self.is_timed and any(losses.forbids(promised, worst) for losses in accounts)
+    def _pays(self, plan: Plan) -> bool:
+        return plan.rate * self.costs.plain > 1.0
+
+    def _is_better(self, draft: _Draft, offered: Plan, room: int) -> bool:
+        """Whether a model is to draft, in place of what the free sources offer. Where it has to
+        read, the rest of the answer has to be expected to save that time.
+
+        room: how many ids that rest can have.
+        """
+        plan, model = draft.plan, draft.model
+        if draft.trial or not (self._pays(plan) and plan.rate > offered.rate):
+            return draft.trial
+        if not draft.reading:
+            return True
+        model.missed += plan.tokens * (1.0 / offered.rate - 1.0 / plan.rate)
+        mean = model.missed / (model.waited + _DOUBT)
+        return mean * min(model.waited + _COMING, room / plan.tokens) > draft.reading
+
+    @property
+    def _own_losses(self) -> list[Losses]:
+        """Those of the models by themselves, where the free sources can draft in their place."""
+        return [self._models_losses] if self._free.can_offer else []
+
+    def _forbids(self, plan: Plan, *accounts: Losses, by: Sequence[_Draft] = ()) -> bool:
+        """Whether what was lost forbids a round, if it may bring nothing. by: the drafts of it."""
+        plain = self.costs.plain
+        worst = (self.costs.rows(1 + plan.length) + self._time_of(by)) / plain - 1.0
+        return self.is_timed and any(one.forbids(plain * plan.rate, worst) for one in accounts)
 
     @property
     def _is_under_way(self) -> bool:
         """Whether the pass of this round has begun already."""
         return self._before.run_ahead and self.costs.runs_ahead
-
-    def _worst(self, drafts: Sequence[_Draft], length: int = 0) -> float:
-        """How many plain rounds a draft loses of which nothing is accepted; without one, an offer
-        of so many ids, or a round that waits for nothing."""
-        costs, length = self.costs, max([draft.plan.length for draft in drafts] or [length])
-        return (costs.rows(1 + length) + self._time_of(drafts)) / costs.plain - 1.0
 
     def _time_of(self, drafts: Sequence[_Draft]) -> float:
         """What these drafts are expected to take."""
@@ -231,11 +238,11 @@ class Controller(Drafter):
         return model.known.reading_time(model.unread(context.ids), plain)
 
     def _ask(
-        self, context: Context, limit: int, *, over: float = 0.0
+        self, context: Context, limit: int, *, over: Plan = ALONE
     ) -> tuple[TokenTree[TargetId], Plan]:
         """The free sources' best tree, and its plan; asked seldom where it cannot be used.
 
-        over: as of `TreeDrafter.offer`.
+        over: what a model would draft; if that pays, only what may be better is looked for.
         """
         knowledge, costs = self._knowledge, self.costs
         under_way = self._is_under_way
@@ -250,7 +257,7 @@ class Controller(Drafter):
             limit,
             costs.by_proposed(min(limit, self._free.most), hopeful=hopeful),
             quick=under_way,
-            over=over,
+            over=over.rate if self._pays(over) else 0.0,
         )
         worth = -costs.overlap
         if plan.length:
@@ -258,24 +265,33 @@ class Controller(Drafter):
         self._offers = knowledge.offers = self._offers + (worth - self._offers) / _MEMORY
         return tree, plan
 
-    def _model_drafts(self, context: Context, limit: int) -> list[_Draft]:
-        """The draft that is expected to be best, or one that is a trial; of all models where a
-        number of rows is given."""
-        costs = self.costs
-        # In the round that reads the prompt a draft model would have to read it too.
-        if not self._models or (self.is_timed and not self._begun):
-            return []
-        if self._free.rows is not None:
-            return [_Draft(model, Plan(model.drafter.steps, 0.0)) for model in self._models]
+    @property
+    def _may_ask(self) -> Sequence[_Model]:
+        """The models that may draft in this round. In the one that reads the prompt a draft model
+        would have to read it too."""
+        return [] if self.is_timed and not self._begun else self._models
+
+    def _given_drafts(self) -> list[_Draft]:
+        """Of every model the draft that it makes where a number of rows is given."""
+        return [_Draft(model, Plan(model.drafter.steps, 0.0)) for model in self._may_ask]
+
+    def _model_draft(self, context: Context, limit: int) -> _Draft | None:
+        """The draft that is expected to be best, or one that is a trial; None where there are no
+        models, or what they have lost forbids it."""
         drafts = []
-        for model in self._models:
-            plan = self._best(model, limit)
-            loses = plan.rate * costs.plain <= 1.0
-            trial = self.is_timed and loses and model.known.trials.is_due
-            if trial and (reading := self._reading(context, model) / costs.plain) >= _LITTLE:
-                trial = self._models_losses.allow(reading)
-            drafts.append(_Draft(model, plan, trial))
-        return [max(drafts, key=lambda draft: (draft.trial, draft.plan.rate))]
+        for model in self._may_ask:
+            plan, reading = self._best(model, limit), self._reading(context, model)
+            trial = self.is_timed and not self._pays(plan) and model.known.trials.is_due
+            if trial and reading >= _LITTLE * self.costs.plain:
+                trial = self._models_losses.allow(reading / self.costs.plain)
+            drafts.append(_Draft(model, plan, trial, reading))
+        if not drafts:
+            return None
+        best = max(drafts, key=lambda draft: (draft.trial, draft.plan.rate))
+        resting = [losses for losses in self._own_losses if losses.is_resting]
+        if (best.trial or self._pays(best.plan)) and self._forbids(best.plan, *resting, by=[best]):
+            return None
+        return best
 
     def _best(self, model: _Model, limit: int, beside: Plan = ALONE) -> Plan:
         """The draft of a model that is expected to be best, beside what the free sources offer."""
