@@ -14,6 +14,7 @@ from scripted_models import ScriptedModel, ScriptedSource
 from lab.project import RecordedDrafter, SimulatedClock, TimedVerifier, ids_of, knowledge_of
 from lab.round_costs import RoundCosts
 from tokalign.evaluate.replay import ReplayVerifier
+from tokalign.runtime.draft import neural
 from tokalign.runtime.draft.controller import Controller
 from tokalign.runtime.draft.costs import LearnedCosts, PassTimes
 from tokalign.runtime.draft.knowledge import Knowledge, ModelKnowledge, ModelWorth
@@ -445,6 +446,35 @@ def test_a_model_reads_a_prompt_when_the_rest_of_the_answer_should_save_that(
     assert sum(len(one.emitted) for one in rounds) == tokens
     if not reads:
         assert clock.now == pytest.approx(tokens)
+
+
+@pytest.mark.parametrize(("spread", "reads"), [(0.2, True), (0.0, False)])
+def test_a_model_that_may_be_right_more_often_than_usual_reads_to_find_out(
+    monkeypatch: pytest.MonkeyPatch, spread: float, reads: bool
+) -> None:
+    """The free sources bring as much as it is expected to bring, so that by its mean it would
+    never be asked."""
+    monkeypatch.setattr(neural, "_SPREAD", spread)
+    asked: list[int] = []
+
+    def guess(context: Context, steps: int) -> TokenTree[TargetId]:
+        asked.append(len(context.ids))
+        return TokenTree.chain([TargetId(0)] * steps, "draft")
+
+    rows = [1.0 + 0.05 * n for n in range(17)]
+    known = ModelKnowledge(
+        PassTimes([0.1 * n for n in range(1, 17)], weight=4),
+        ModelWorth(Acceptance(start=0.5)),
+        reading=PassTimes([0.01], weight=1),
+    )
+    costs = LearnedCosts(PassTimes(rows, weight=4))
+    knowledge = Knowledge(costs=costs, models={DRAFT: known}, rounds=1)
+    free = TreeDrafter([ScriptedSource(0, 0.4)])
+    controller, device = Controller(knowledge, free, ScriptedModel(guess)), Device(rows, host=0.0)
+    prompt, limits = Context([TargetId(0)] * 100), Limits(max_tokens=60)
+    for _ in decode(prompt, controller, device, limits=limits, clock=device):
+        pass
+    assert bool(asked) == reads
 
 
 def test_a_request_learns_how_often_its_own_drafts_are_right() -> None:

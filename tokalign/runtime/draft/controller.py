@@ -16,7 +16,8 @@ nothing is random.
   longer is a loss, until drafts bring it back: waiting for drafts, keeping the target's logits.
 * Losses are bounded, whatever was expected. While drafting rests, rounds are bare.
 * A model reads what it has not, a prompt above all, when the rest of the answer is expected to save
-  that time: a rest as long as what it could have drafted so far, and some rounds.
+  that time: a rest as long as what it could have drafted so far, and some rounds. What it may save
+  counts, for it may be right more often than usual and is not asked where it is right less often.
 * What is not expected to pay is tried again after waits that double (`Trials`): only drafts tell
   what drafts cost and bring.
 """
@@ -175,7 +176,7 @@ class Controller(Drafter):
         if wanted and offer:
             better = self._best(wanted.model, limit, plan)
             wanted = wanted._replace(plan=better, offer=offer, beside=plan)
-        chosen = wanted if wanted and self._is_better(wanted, plan, room) else None
+        chosen = wanted if wanted and self._is_better(wanted, plan, limit, room) else None
         if chosen and self._forbids(chosen.plan, *self._own_losses, self.losses, by=[chosen]):
             wanted = chosen = None
         rests = chosen is None and self._forbids(plan, self.losses)
@@ -194,18 +195,21 @@ class Controller(Drafter):
     def _pays(self, plan: Plan) -> bool:
         return plan.rate * self.costs.plain > 1.0
 
-    def _is_better(self, draft: _Draft, offered: Plan, room: int) -> bool:
+    def _is_better(self, draft: _Draft, offered: Plan, limit: int, room: int) -> bool:
         """Whether a model is to draft, in place of what the free sources offer. Where it has to
         read, the rest of the answer has to be expected to save that time.
 
         room: how many ids that rest can have.
         """
         plan, model = draft.plan, draft.model
-        if draft.trial or not (self._pays(plan) and plan.rate > offered.rate):
-            return draft.trial
-        if not draft.reading:
-            return True
-        model.missed += plan.tokens * (1.0 / offered.rate - 1.0 / plan.rate)
+        if draft.trial or not draft.reading:
+            return draft.trial or (self._pays(plan) and plan.rate > offered.rate)
+        # It may be right more or less often than is usual, and is not asked where it would lose.
+        spread = model.acceptance.spread
+        for luck in (-spread, spread):
+            perhaps = self._best(model, limit, draft.beside, luck)
+            saved = perhaps.tokens * (1.0 / offered.rate - 1.0 / perhaps.rate)
+            model.missed += max(0.0, saved) / 2
         mean = model.missed / (model.waited + _DOUBT)
         return mean * min(model.waited + _COMING, room / plan.tokens) > draft.reading
 
@@ -293,11 +297,16 @@ class Controller(Drafter):
             return None
         return best
 
-    def _best(self, model: _Model, limit: int, beside: Plan = ALONE) -> Plan:
-        """The draft of a model that is expected to be best, beside what the free sources offer."""
+    def _best(self, model: _Model, limit: int, beside: Plan = ALONE, luck: float = 0.0) -> Plan:
+        """The draft of a model that is expected to be best, beside what the free sources offer.
+        luck: as of `ModelWorth.best`."""
         times = model.times(min(limit, MAX_DRAFT), self._knowledge.costs.plain)
-        steps, worth = model.drafter.steps if self._fixed else None, model.known.worth
-        return worth.best(self.costs, times, model.acceptance, steps=steps, beside=beside)
+        steps, worth, own = (
+            model.drafter.steps if self._fixed else None,
+            model.known.worth,
+            model.acceptance,
+        )
+        return worth.best(self.costs, times, own, steps=steps, beside=beside, luck=luck)
 
     def _draft(
         self,

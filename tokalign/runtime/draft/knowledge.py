@@ -20,6 +20,9 @@ _BESIDE = 0.4
 the rest is known to both, as far as it changes from place to place. With 0.3 to 0.65 as many tokens
 per time came of it (`lab/results/real-models.md`)."""
 
+_MOST = 0.95
+"""The most that an id of a model is expected to be right, with luck."""
+
 NO_TIME = 1e-9
 """What takes next to nothing, as far as is known."""
 
@@ -78,6 +81,7 @@ class ModelWorth:
         *,
         steps: int | None = None,
         beside: Plan = ALONE,
+        luck: float = 0.0,
     ) -> Plan:
         """The number of passes with the best expected rate.
 
@@ -85,6 +89,7 @@ class ModelWorth:
         acceptance: of this request; that of all where none is given.
         steps: the number to take, if it is given; fewer only where fewer are possible.
         beside: what the free sources would propose here.
+        luck: how much more often than expected its ids are right.
         """
         fixed = None if steps is None else min(steps, len(drafts))
         probabilities = (acceptance or self.acceptance).probabilities(fixed or len(drafts))
@@ -93,7 +98,7 @@ class ModelWorth:
         best, tokens, reached = Plan(0, 0.0), free, 1.0
         least = beside.length + 1 if beside.length else 0
         for passes, (probability, draft) in enumerate(zip(probabilities, drafts, strict=False), 1):
-            reached *= probability
+            reached *= min(max(probability + luck, 0.0), _MOST)
             tokens += reached
             # In some rounds nothing of a draft is worth a row, so that less than one a pass is
             # verified in the mean. But whatever is accepted had a row.

@@ -36,9 +36,9 @@ _START_WEIGHT = 4.0
 _ALIKE = 12.0
 """Trials that the mean of all positions after the first is worth at each of them."""
 
-_USUAL = 6.0
-"""Trials of one request that what is usual is worth: in texts in eight kinds and two languages the
-share of right first ids has a standard deviation of 0.2."""
+_SPREAD, _USUAL = 0.2, 6.0
+"""The standard deviation of the share of right first ids in texts of eight kinds and two languages,
+and the trials of one request that what is usual is therefore worth."""
 
 
 class Acceptance:
@@ -65,6 +65,12 @@ class Acceptance:
             if position == len(self._positions):
                 self._positions.append(_Position())
             self._positions[position].observe(position < accepted)
+
+    @property
+    def spread(self) -> float:
+        """The standard deviation of what is expected of the first position in this request."""
+        trials = self._positions[0].trials if self._positions else 0.0
+        return _SPREAD * sqrt(_USUAL / (_USUAL + trials))
 
     def probabilities(self, count: int) -> list[float]:
         """Conditional probabilities of the first `count` positions."""
