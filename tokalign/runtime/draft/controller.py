@@ -276,7 +276,7 @@ class Controller(Drafter):
         return [] if self.is_timed and not self._begun else self._models
 
     def _given_drafts(self) -> list[_Draft]:
-        """Of every model the draft that it makes where a number of rows is given."""
+        """The draft that every model makes where a number of rows is given."""
         return [_Draft(model, Plan(model.drafter.steps, 0.0)) for model in self._may_ask]
 
     def _model_draft(self, context: Context, limit: int) -> _Draft | None:
