@@ -66,7 +66,7 @@ def test_settled_pieces_survive_every_continuation(pattern: str, text: str) -> N
 def test_a_run_that_is_never_cut_costs_little_after_every_token(pattern: str, unit: str) -> None:
     """4,000 ideographs took GPT-4o's expression minutes, after every token of them."""
     text = (unit * 4000).encode()
-    splitter = RegexSplitter(pattern)
+    splitter = RegexSplitter(pattern, as_read)
     pieces = splitter.split(text)
     for _ in range(20):
         assert splitter.count_settled(text, pieces) >= len(pieces) - 2
