@@ -215,7 +215,7 @@ def test_caches_that_find_no_room_in_memory_wait_for_those_in_use(
                 begun.append(sum(job.answering is not None for job in scheduler._jobs))
 
             monkeypatch.setattr(scheduler, "_advance", count)
-            answers = [submit(scheduler, "Wisła " * 20, max_tokens=30) for _ in range(4)]
+            answers = [submit(scheduler, max_tokens=200, **FREELY) for _ in range(4)]
             assert all(end_of(items) is None for items in answers)
         most.append(max(begun))
     assert most[0] > most[1] == 1
