@@ -123,6 +123,34 @@ def test_a_long_piece_is_encoded_at_its_end_alone(tokenizer: Tokenizer[Any], par
     assert kept < 120
 
 
+def test_of_a_long_piece_few_tokens_are_looked_at(bielik: Tokenizer[Any]) -> None:
+    """Every token of a text without spaces was spelled again after each new one."""
+
+    class Counted(list[bytes]):
+        lookups = 0
+
+        def __getitem__(self, index: Any) -> Any:
+            self.lookups += 1
+            return super().__getitem__(index)
+
+    encoder, data = IncrementalEncoder(bielik.bpe), ("中文字a1=" * 2000).encode()
+    encoder.push(data)
+    tokens = Counted(bielik.bpe.tokens)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bielik.bpe, "tokens", tokens)
+        encoder.push(b"ab")
+    assert encoder.ids == bielik.bpe.encode(data + b"ab")
+    assert tokens.lookups < 100
+
+
+def test_a_long_piece_that_gets_shorter_is_encoded_anew(llama: Tokenizer[Any]) -> None:
+    """The last space of many belongs to the word that comes after them."""
+    encoder, spaces = IncrementalEncoder(llama.bpe), b" " * 300
+    for data in (spaces, b" ", b"a", b"b c"):
+        encoder.push(data)
+    assert encoder.ids == llama.bpe.encode(spaces + b" ab c")
+
+
 @given(data=byte_strings, text=texts)
 def test_an_incomplete_tail_is_the_beginning_of_a_character(data: bytes, text: str) -> None:
     tail = incomplete_tail(data)

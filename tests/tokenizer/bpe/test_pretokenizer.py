@@ -16,6 +16,7 @@ from tokalign.tokenizer.bpe.pretokenizer import (
     AddedTokenSplitter,
     RegexSplitter,
     WordSplitter,
+    _AnyOf,
     as_bytes,
     as_text,
     has_inner_space,
@@ -70,6 +71,20 @@ def test_a_run_that_is_never_cut_costs_little_after_every_token(pattern: str, un
     pieces = splitter.split(text)
     for _ in range(20):
         assert splitter.count_settled(text, pieces) >= len(pieces) - 2
+
+
+def test_a_million_spaces_are_cut_in_no_time() -> None:
+    """The time was quadratic in their number: a model may write spaces without end."""
+    spaces = b" " * 1_000_000
+    assert WordSplitter().split(b"a" + spaces) == [b"a", spaces]
+    assert WordSplitter().split(spaces + b"a b") == [spaces + b"a", b" b"]
+
+
+@given(st.lists(st.binary(min_size=1, max_size=3), min_size=1, max_size=4), st.binary(max_size=9))
+def test_the_end_of_a_text_that_may_become_an_added_token(added: list[bytes], text: bytes) -> None:
+    ends = [text[at:] for at in range(len(text) + 1)]
+    begins = [not end or any(t != end and t.startswith(end) for t in added) for end in ends]
+    assert _AnyOf(added).end(text) == begins.index(True)
 
 
 @given(text=st.text(st.sampled_from("aAłŁb "), max_size=9), at=st.integers(1, 14), more=HARD)

@@ -108,8 +108,9 @@ class PieceEncoder(ABC, Generic[Id]):
             ids += self.encode_piece(piece)
         return ids
 
-    def encode_grown(self, piece: bytes, known: Sequence[Id]) -> Sequence[Id]:
-        """As `encode_piece`, for a long piece. known: the encoding of a beginning of it, if any."""
+    def encode_grown(self, piece: bytes, known: Sequence[Id], size: int) -> Sequence[Id]:
+        """As `encode_piece`, for a long piece. known: the encoding of its first `size` bytes, or of
+        the whole piece and what came after it; nothing where neither is known."""
         return self._encode_piece(piece)
 
     def spelled(self, data: bytes) -> bytes:
@@ -167,7 +168,7 @@ class BytePairEncoding(PieceEncoder[Id]):
         token = self.whole.get(piece)
         return (token,) if token is not None else tuple(self.merge(piece).ids)
 
-    def encode_grown(self, piece: bytes, known: Sequence[Id]) -> Sequence[Id]:
+    def encode_grown(self, piece: bytes, known: Sequence[Id], size: int) -> Sequence[Id]:
         """See `PieceEncoder`. Cost: that of the end of the piece. All but its last tokens stay if
         they may stand before what the rest becomes (corollary II in `validity.py`)."""
         redone, tokens = _REDONE, self.tokens
@@ -175,12 +176,11 @@ class BytePairEncoding(PieceEncoder[Id]):
             end = len(known) - redone
             while end and tokens[known[end]][0] & 0xC0 == 0x80:  # it does not begin a character
                 end -= 1
-            kept = known[:end]
-            head = b"".join([tokens[token] for token in kept])
-            if kept and piece.startswith(head):
-                ids = self.merge(piece[len(head) :]).ids
-                if self.validity.may_follow(kept[-1], ids[0]):
-                    return [*kept, *ids]
+            begin = size - sum([len(tokens[token]) for token in known[end:]])
+            if 0 < begin < len(piece):
+                ids = self.merge(piece[begin:]).ids
+                if self.validity.may_follow(known[end - 1], ids[0]):
+                    return [*known[:end], *ids]
             redone *= 2
         return self._encode_piece(piece)
 
@@ -224,7 +224,8 @@ class IncrementalEncoder(Generic[Id]):
         self._text = bytearray()
         self._ids: list[Id] = []
         self._open = 0, 0  # byte offset and id index from which on later bytes may change pieces
-        self._long: tuple[int, Sequence[Id]] = 0, ()  # where the last long piece began; its ids
+        # Where the last long piece began and ended, and its ids.
+        self._long: tuple[int, int, Sequence[Id]] = 0, 0, ()
 
     @property
     def text(self) -> bytes:
@@ -254,15 +255,16 @@ class IncrementalEncoder(Generic[Id]):
         text = bytes(self._text[offset:])
         pieces = encoder.splitter.split(text)
         settled = encoder.splitter.count_settled(text, pieces)
-        begin, known = self._long
+        begin, end, known = self._long
         for number, piece in enumerate(pieces):
             if number == settled:
                 self._open = offset, len(ids)
             if len(piece) < _LONG:
                 encoded: Sequence[Id] = encoder.encode_piece(piece)
             else:
-                encoded = encoder.encode_grown(piece, known if offset == begin else ())
-                self._long = offset, encoded
+                grown = known if offset == begin else ()
+                encoded = encoder.encode_grown(piece, grown, end - begin)
+                self._long = offset, offset + len(piece), encoded
             ids += encoded
             offset += len(piece)
         if settled == len(pieces):

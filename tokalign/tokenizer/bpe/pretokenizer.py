@@ -207,13 +207,13 @@ class WordSplitter(Splitter):
             return [text] if text else []
         # Right after a pass of the model, a regular expression took 350 µs for this instead of 9.
         first, *words = text.split(b" ")
-        pieces, spaces = [first] if first else [], b""
+        pieces, spaces = [first] if first else [], 0
         for word in words:
-            spaces += b" "
+            spaces += 1
             if word:
-                pieces.append(spaces + word)
-                spaces = b""
-        pieces = [*pieces, spaces] if spaces else pieces
+                pieces.append(b" " * spaces + word)
+                spaces = 0
+        pieces = [*pieces, b" " * spaces] if spaces else pieces
         if self._spanning is None:
             return pieces
         spans = [m.span() for m in self._spanning.find.finditer(text, overlapped=True)]
@@ -244,11 +244,12 @@ class _AnyOf:
     def __init__(self, tokens: Sequence[bytes]) -> None:
         either = b"|".join(map(regex.escape, sorted(tokens, key=len, reverse=True)))
         self.find = regex.compile(either)
+        self._longest = max(map(len, tokens))
         self._never = regex.compile(b"(?:" + either + b")(?!)")
 
     def end(self, text: bytes) -> int:
         """Where the end of `text` begins that may become a token; its length if there is none."""
-        found = self._never.search(text, partial=True)
+        found = self._never.search(text, max(0, len(text) - self._longest), partial=True)
         return found.start() if found is not None else len(text)
 
 
