@@ -465,7 +465,7 @@ def test_a_model_that_may_be_right_more_often_than_usual_reads_to_find_out(
     known = ModelKnowledge(
         PassTimes([0.1 * n for n in range(1, 17)], weight=4),
         ModelWorth(Acceptance(start=0.5)),
-        reading=PassTimes([0.01], weight=1),
+        reading=PassTimes([0.005], weight=1),
     )
     costs = LearnedCosts(PassTimes(rows, weight=4))
     knowledge = Knowledge(costs=costs, models={DRAFT: known}, rounds=1)

@@ -205,8 +205,9 @@ class Controller(Drafter):
         if draft.trial or not draft.reading:
             return draft.trial or (self._pays(plan) and plan.rate > offered.rate)
         # It may be right more or less often than is usual, and is not asked where it would lose.
+        # Half of that counts: it takes drafts to find out (`lab/results/real-models.md`).
         spread = model.acceptance.spread
-        for luck in (-spread, spread):
+        for luck in (-spread / 2, spread / 2):
             perhaps = self._best(model, limit, draft.beside, luck)
             saved = perhaps.tokens * (1.0 / offered.rate - 1.0 / perhaps.rate)
             model.missed += max(0.0, saved) / 2
