@@ -160,7 +160,14 @@ def test_a_conversation_is_saved_and_loaded(target: str, tmp_path: Path) -> None
     ]
     [again] = answers(target, f"/load {file}", "A to?")
     assert again["token_ids"] == found[1]["token_ids"]
-    wrong = (f"/load {tmp_path}", "/save", "/nic", "/save ~nobody/x.json", "/save a.txt", "/save /")
+    wrong = (
+        f"/load {tmp_path}",
+        "/save",
+        "/nic",
+        "/save ~no-such-user/x.json",
+        "/save a.txt",
+        "/save /",
+    )
     wrong = (*wrong, f"/save {file}")  # of another chat
     result = talk(target, *wrong, "Kto?")
     assert result.err.count("tokalign: ") == 7
