@@ -25,8 +25,8 @@ _READ_AT_ONCE = 32
 """Ids of a prompt that are read in less time than contexts on disk are searched."""
 
 _WORKING_SET = 0.75
-"""The share of the memory that weights and caches may take together: about what Metal recommends.
-It ends a process that asks for more."""
+"""The share of the memory that weights and caches may take together: about what Metal recommends,
+which ends a process that asks for more."""
 
 _USUAL_ANSWER = 1024
 """Ids that an answer is expected to have at most: by default, its limit is the context's."""
@@ -70,7 +70,7 @@ class Keeping:
 
     def has_room(self, job: Job, others: Sequence[Job]) -> bool:
         """Whether a job's caches find room in memory, when those in use and its own have grown to
-        what is expected of them. Beside no others, any job may be read."""
+        what is expected of them. Where no other has begun to read, any job may begin."""
         in_use = [(other, other.answering) for other in others if other.answering is not None]
         if not in_use:
             return True

@@ -171,12 +171,14 @@ class Controller(Drafter):
             return self._draft(context, given, limit)
         wanted = self._model_draft(context, limit)
         # Beside a model that may draft, the free sources grow no whole tree.
-        is_sure = wanted is not None and not wanted.trial and not wanted.reading
-        offer, plan = self._ask(context, limit, over=wanted.plan if wanted and is_sure else ALONE)
+        over = wanted.plan if wanted and not (wanted.trial or wanted.reading) else ALONE
+        offer, plan = self._ask(context, limit, over=over)
         if wanted and offer:
             better = self._best(wanted.model, limit, plan)
             wanted = wanted._replace(plan=better, offer=offer, beside=plan)
-        chosen = wanted if wanted and self._is_better(wanted, plan, limit, room) else None
+        if wanted and wanted.reading and not wanted.trial:
+            wanted.model.missed += self._may_save(wanted, plan, limit)
+        chosen = wanted if wanted and self._is_better(wanted, plan, room) else None
         if chosen and self._forbids(chosen.plan, *self._own_losses, self.losses, by=[chosen]):
             wanted = chosen = None
         rests = chosen is None and self._forbids(plan, self.losses)
@@ -195,7 +197,20 @@ class Controller(Drafter):
     def _pays(self, plan: Plan) -> bool:
         return plan.rate * self.costs.plain > 1.0
 
-    def _is_better(self, draft: _Draft, offered: Plan, limit: int, room: int) -> bool:
+    def _may_save(self, draft: _Draft, offered: Plan, limit: int) -> float:
+        """The time that a model may save in this round, had it read what it has not.
+
+        It may be right more or less often than is usual, and is not asked where it would lose: the
+        mean of two cases, half of the standard deviation above and below what is expected. Not all
+        of it, for it takes drafts to find out (`lab/results/real-models.md`).
+        """
+        half, saved = draft.model.acceptance.spread / 2, 0.0
+        for luck in (-half, half):
+            perhaps = self._best(draft.model, limit, draft.beside, luck)
+            saved += max(0.0, perhaps.tokens * (1.0 / offered.rate - 1.0 / perhaps.rate))
+        return saved / 2
+
+    def _is_better(self, draft: _Draft, offered: Plan, room: int) -> bool:
         """Whether a model is to draft, in place of what the free sources offer. Where it has to
         read, the rest of the answer has to be expected to save that time.
 
@@ -204,13 +219,6 @@ class Controller(Drafter):
         plan, model = draft.plan, draft.model
         if draft.trial or not draft.reading:
             return draft.trial or (self._pays(plan) and plan.rate > offered.rate)
-        # It may be right more or less often than is usual, and is not asked where it would lose.
-        # Half of that counts: it takes drafts to find out (`lab/results/real-models.md`).
-        spread = model.acceptance.spread
-        for luck in (-spread / 2, spread / 2):
-            perhaps = self._best(model, limit, draft.beside, luck)
-            saved = perhaps.tokens * (1.0 / offered.rate - 1.0 / perhaps.rate)
-            model.missed += max(0.0, saved) / 2
         mean = model.missed / (model.waited + _DOUBT)
         return mean * min(model.waited + _COMING, room / plan.tokens) > draft.reading
 
@@ -300,14 +308,10 @@ class Controller(Drafter):
 
     def _best(self, model: _Model, limit: int, beside: Plan = ALONE, luck: float = 0.0) -> Plan:
         """The draft of a model that is expected to be best, beside what the free sources offer.
-        luck: as of `ModelWorth.best`."""
+        luck: see `ModelWorth.best`."""
         times = model.times(min(limit, MAX_DRAFT), self._knowledge.costs.plain)
-        steps, worth, own = (
-            model.drafter.steps if self._fixed else None,
-            model.known.worth,
-            model.acceptance,
-        )
-        return worth.best(self.costs, times, own, steps=steps, beside=beside, luck=luck)
+        steps, best = model.drafter.steps if self._fixed else None, model.known.worth.best
+        return best(self.costs, times, model.acceptance, steps=steps, beside=beside, luck=luck)
 
     def _draft(
         self,

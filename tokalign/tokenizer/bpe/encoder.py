@@ -169,8 +169,9 @@ class BytePairEncoding(PieceEncoder[Id]):
         return (token,) if token is not None else tuple(self.merge(piece).ids)
 
     def encode_grown(self, piece: bytes, known: Sequence[Id], size: int) -> Sequence[Id]:
-        """See `PieceEncoder`. Cost: that of the end of the piece. All but its last tokens stay if
-        they may stand before what the rest becomes (corollary II in `validity.py`)."""
+        """See `PieceEncoder`. Cost: that of the end of the piece, and a copy of the ids. All but
+        its last tokens stay if they may stand before what the rest becomes (corollary II in
+        `validity.py`)."""
         redone, tokens = _REDONE, self.tokens
         while redone < len(known) and self.spells_all and piece not in self.whole:
             end = len(known) - redone

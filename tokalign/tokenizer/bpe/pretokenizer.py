@@ -118,7 +118,8 @@ class Reach:
             return 0
         start = len(as_text(text[: at - len(pieces[count - 1])]))
         end = start + len(as_text(pieces[count - 1]))
-        found = (step.match(self._as_read(spelled), start) for step in self._match)
+        read = self._as_read(spelled)
+        found = (step.match(read, start) for step in self._match)
         return count if any(m is not None and m.end() == end for m in found) else count - 1
 
 
