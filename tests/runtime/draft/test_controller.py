@@ -448,12 +448,16 @@ def test_a_model_reads_a_prompt_when_the_rest_of_the_answer_should_save_that(
         assert clock.now == pytest.approx(tokens)
 
 
-@pytest.mark.parametrize(("spread", "reads"), [(0.2, True), (0.0, False)])
+@pytest.mark.parametrize(
+    ("spread", "usual", "ids", "reads"),
+    [(0.2, 0.5, 100, True), (0.0, 0.5, 100, False), (0.2, 0.14, 1000, False)],
+)
 def test_a_model_that_may_be_right_more_often_than_usual_reads_to_find_out(
-    monkeypatch: pytest.MonkeyPatch, spread: float, reads: bool
+    monkeypatch: pytest.MonkeyPatch, spread: float, usual: float, ids: int, reads: bool
 ) -> None:
-    """The free sources bring as much as it is expected to bring, so that by its mean it would
-    never be asked."""
+    """The free sources bring as much as it is expected to bring, or it is expected to lose, so that
+    by its mean it would never be asked. In the latter case it reads for no more than models may
+    lose."""
     monkeypatch.setattr(neural, "_SPREAD", spread)
     asked: list[int] = []
 
@@ -464,14 +468,14 @@ def test_a_model_that_may_be_right_more_often_than_usual_reads_to_find_out(
     rows = [1.0 + 0.05 * n for n in range(17)]
     known = ModelKnowledge(
         PassTimes([0.1 * n for n in range(1, 17)], weight=4),
-        ModelWorth(Acceptance(start=0.5)),
+        ModelWorth(Acceptance(start=usual)),
         reading=PassTimes([0.005], weight=1),
     )
     costs = LearnedCosts(PassTimes(rows, weight=4))
     knowledge = Knowledge(costs=costs, models={DRAFT: known}, rounds=1)
-    free = TreeDrafter([ScriptedSource(0, 0.4)])
+    free = TreeDrafter([ScriptedSource(0, 0.4)] if usual == 0.5 else [])
     controller, device = Controller(knowledge, free, ScriptedModel(guess)), Device(rows, host=0.0)
-    prompt, limits = Context([TargetId(0)] * 100), Limits(max_tokens=60)
+    prompt, limits = Context([TargetId(0)] * ids), Limits(max_tokens=60 if reads else 600)
     for _ in decode(prompt, controller, device, limits=limits, clock=device):
         pass
     assert bool(asked) == reads

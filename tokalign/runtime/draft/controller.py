@@ -58,7 +58,6 @@ it while drafting rests."""
 _HICCUP = 2.0
 """A round counts as at most this many times what was expected: other programs may delay it."""
 
-
 _COMING = 32
 """An answer is expected to go on for as many rounds as it has had, and these."""
 
@@ -219,6 +218,8 @@ class Controller(Drafter):
         plan, model = draft.plan, draft.model
         if draft.trial or not draft.reading:
             return draft.trial or (self._pays(plan) and plan.rate > offered.rate)
+        if not self._pays(plan) and not self._models_losses.allow(draft.reading / self.costs.plain):
+            return False
         mean = model.missed / (model.waited + _DOUBT)
         return mean * min(model.waited + _COMING, room / plan.tokens) > draft.reading
 
@@ -331,7 +332,7 @@ class Controller(Drafter):
         passes, counts, waited = 0, dict[str, int](), 0.0
         for draft in drafts:
             model, plan, length = draft.model, draft.plan, draft.plan.length
-            model.known.trials.tried(pays=not draft.trial)
+            model.known.trials.tried(pays=not draft.trial and self._pays(plan))
             if not self._fixed and self._free.rows is None and (draft.trial or longer):
                 length = 2 * length + 1
             if (length := min(length, limit, MAX_DRAFT)) != plan.length:
