@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from queue import Queue
@@ -196,29 +196,43 @@ def test_a_text_that_cannot_fit_the_context_is_not_encoded_to_its_end() -> None:
         assert sum(read) < 1_000_000
 
 
+def begun_at_once(
+    monkeypatch: pytest.MonkeyPatch, memory: float, prompts: Sequence[str]
+) -> tuple[int, float, float]:
+    """How many requests had caches at the same time; bytes of the models, and of the caches that
+    one request was expected to have at most."""
+    monkeypatch.setattr(keeping, "machine_memory", lambda: memory)
+    with scheduling() as scheduler:
+        scheduler.wait_until_ready()
+        advance, kept, begun, expected = scheduler._advance, scheduler._kept, [0], [0.0]
+
+        def count() -> None:
+            advance()
+            begun.append(sum(job.answering is not None for job in scheduler._jobs))
+            expected.extend(kept._expected_bytes([job]) for job in scheduler._jobs)
+
+        monkeypatch.setattr(scheduler, "_advance", count)
+        answers = [submit(scheduler, text, max_tokens=200, **FREELY) for text in prompts]
+        assert all(end_of(items) is None for items in answers)
+        return max(begun), scheduler.models.nbytes, max(expected)
+
+
 def test_caches_that_find_no_room_in_memory_wait_for_those_in_use(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    most = []
-    for memory in (machine_memory(), 0):
-        monkeypatch.setattr(keeping, "machine_memory", lambda memory=memory: memory)
-        with scheduling() as scheduler:
-            scheduler.wait_until_ready()
-            advance, begun = scheduler._advance, []
-
-            def count(
-                scheduler: Scheduler = scheduler,
-                advance: Callable[[], None] = advance,
-                begun: list[int] = begun,
-            ) -> None:
-                advance()
-                begun.append(sum(job.answering is not None for job in scheduler._jobs))
-
-            monkeypatch.setattr(scheduler, "_advance", count)
-            answers = [submit(scheduler, max_tokens=200, **FREELY) for _ in range(4)]
-            assert all(end_of(items) is None for items in answers)
-        most.append(max(begun))
-    assert most[0] > most[1] == 1
+    prompts = ["Wisła"] * 4
+    begun, _, _ = begun_at_once(monkeypatch, machine_memory(), prompts)
+    assert begun > 2
+    begun, models, one = begun_at_once(monkeypatch, 0, prompts)
+    assert begun == 1
+    for many in (1, 2):
+        memory = (models + (many + 0.5) * one) / keeping._WORKING_SET
+        assert begun_at_once(monkeypatch, memory, prompts)[0] == many
+    # A long prompt, which finds no room beside another answer, is not overtaken by short ones.
+    long = ["Wisła", "Wisła jest najdłuższą rzeką. " * 40, "Odra"]
+    memory = (models + 3.5 * one) / keeping._WORKING_SET
+    assert begun_at_once(monkeypatch, memory, prompts)[0] == 3
+    assert begun_at_once(monkeypatch, memory, long)[0] == 1
 
 
 def test_a_grammar_that_fails_while_decoding_ends_its_own_request_alone(

@@ -6,10 +6,7 @@ All of it belongs to one owner, models and an API key, and serves nobody else.
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Sequence
-
-import mlx.core as mx
-from mlx_lm.models.cache import KVCache
+from collections.abc import Collection, Hashable, Sequence
 
 from tokalign.names.memory import machine_memory
 from tokalign.runtime.mlx.context_files import ContextFiles
@@ -68,18 +65,31 @@ class Keeping:
         found = self._files_of(job).fetch(prompt, than=len(held.ids) + _READ_AT_ONCE)
         return held if found.layers is None else found
 
-    def has_room(self, job: Job, others: Sequence[Job]) -> bool:
-        """Whether a job's caches find room in memory, when those in use and its own have grown to
-        what is expected of them. Where no other has begun to read, any job may begin."""
-        in_use = [(other, other.answering) for other in others if other.answering is not None]
-        if not in_use:
-            return True
-        sizes = [answering.nbytes for _, answering in in_use]
-        read = [max(len(other.ids) - answering.left, KVCache.step) for other, answering in in_use]
-        each: float = max(size / ids for size, ids in zip(sizes, read, strict=True))
-        weights = max(0, int(mx.get_active_memory()) - sum(sizes) - self.contexts.nbytes)
-        grown = sum(each * _expected_ids(one) for one in (job, *(other for other, _ in in_use)))
-        return weights + grown <= _WORKING_SET * machine_memory()
+    def has_room(self, jobs: Collection[Job]) -> bool:
+        """Whether memory has room for the caches of these jobs beside the models. False as long as
+        none of them has read, for what they take is not known."""
+        return 0.0 < self._expected_bytes(jobs) <= self._room
+
+    def leave_room(self, jobs: Collection[Job]) -> None:
+        """Drop kept contexts that exceed their bound together with the caches of these jobs, or
+        leave these no room to grow."""
+        self.contexts.leave_room(sum(job.answering.nbytes for job in jobs if job.answering))
+        self.contexts.leave_room(self._expected_bytes(jobs), most=self._room)
+
+    @property
+    def _room(self) -> float:
+        """Bytes of memory beside the models."""
+        return _WORKING_SET * machine_memory() - self._models.nbytes
+
+    @staticmethod
+    def _expected_bytes(jobs: Collection[Job]) -> float:
+        """What the caches of these jobs will take, by those of the one that has read most; 0 if
+        none has."""
+        read = [job.answering for job in jobs if job.answering and job.answering.nbytes]
+        if not read:
+            return 0.0
+        most = max(read, key=lambda answering: len(answering.target.held))
+        return sum(most.expected_bytes(_expected_ids(job)) for job in jobs)
 
     def keep(self, job: Job, held: Held, *, is_shared: bool | None = False) -> None:
         """Keep a context of a job. is_shared: as of `Job.marks`."""

@@ -123,12 +123,14 @@ def _require_quantizable(decoder: Decoder) -> None:
 
 
 class Models:
-    """The models that requests may name, and those that are loaded now."""
+    """The models that requests may name, and those that are loaded now. nbytes: the memory that
+    loading these took."""
 
     def __init__(self, settings: Settings, note: Callable[[str], None]) -> None:
         self._settings, self._note = settings, note
         self._loaded: Loaded | None = None
         self._loaded_key: Key | None = None
+        self.nbytes = 0
 
     @property
     def loaded(self) -> Loaded:
@@ -178,7 +180,7 @@ class Models:
         for name in filter(None, (model, draft)):
             resolve_model(name)  # a wrong name leaves in its place what is loaded
         self.reset()
-        served = self._settings
+        served, before = self._settings, int(mx.get_active_memory())
         decoder = load_decoder(
             model,
             draft,
@@ -194,6 +196,7 @@ class Models:
         )
         self._loaded = Loaded.of(decoder, served, self._note)
         self._loaded_key = key
+        self.nbytes = int(mx.get_active_memory()) - before
         keep_loaded()
 
     def reset(self) -> None:

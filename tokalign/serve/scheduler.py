@@ -226,10 +226,11 @@ class Scheduler:
             self._decode(jobs)
 
     def _finds_room(self, job: Job) -> bool:
-        """Whether memory has room for the caches of a job that has not begun, and of the oldest
-        such job: none is overtaken forever."""
+        """Whether memory has room for the caches of a job that has not begun and of the oldest such
+        job beside those in use: none is overtaken forever."""
+        in_use = [other for other in self._jobs if other.answering is not None]
         oldest = next(other for other in self._jobs if other.answering is None)
-        return all(self._kept.has_room(one, self._jobs) for one in {oldest, job})
+        return not in_use or self._kept.has_room({*in_use, oldest, job})
 
     def _in_turn(self, reading: list[Job]) -> list[Job]:
         """Whose step comes next: by turns the oldest job's and that with the least left to read.
@@ -261,8 +262,7 @@ class Scheduler:
         job.cached = len(held.ids)
         self.metrics.cached_tokens.inc(job.cached)
         loaded = self.models.loaded
-        in_use = [other.answering for other in self._jobs if other.answering is not None]
-        self._kept.contexts.leave_room(sum(answering.nbytes for answering in in_use))
+        self._kept.leave_room([job, *(one for one in self._jobs if one.answering is not None)])
         request = request_of(job, loaded, self._kept.outputs(job))
         return Answering(job, loaded.decoder, request, held)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
+from math import inf
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -177,9 +178,9 @@ class Contexts:
         del self._chains[: -self._size]
         self.leave_room(0)
 
-    def leave_room(self, active_bytes: int) -> None:
-        """Drop what exceeds the bound together with the caches that are in use."""
-        while self._chains and self.nbytes + active_bytes > self._most_bytes:
+    def leave_room(self, active_bytes: float, *, most: float = inf) -> None:
+        """Drop what exceeds the bound, or `most`, together with the caches that are in use."""
+        while self._chains and self.nbytes + active_bytes > min(self._most_bytes, most):
             del self._chains[0]
 
     def check(self) -> None:

@@ -235,6 +235,20 @@ def least_positions(layers: Sequence[Any]) -> int:
     return int(not all(c.empty() for c in leaves_of(layers))) if held is None else held
 
 
+def expected_bytes(layers: Sequence[Any], ids: int) -> float:
+    """Bytes of a cache like this one that holds so many ids. What holds keys grows with them, up to
+    its window; a recurrent state does not. layers: have read some ids."""
+    size = 0.0
+    for layer in leaves_of(layers):
+        keys = getattr(layer, "keys", None)
+        if keys is None:
+            size += layer.nbytes
+        else:
+            rows = (keys[0] if isinstance(keys, list | tuple) else keys).shape[-2]  # quantized
+            size += layer.nbytes / rows * min(ids, getattr(layer, "max_size", ids))
+    return size
+
+
 def _states(layers: Sequence[Any]) -> list[Array]:
     """The arrays of a cache that counts no positions. A pass puts new arrays in their place."""
     if positions(layers) is not None:
