@@ -212,12 +212,13 @@ function explain(event) {
   chosen.classList.add("chosen");
   chosen.closest("article").querySelector(".note").textContent = `“${chosen.textContent.replaceAll("\n", "↵")}”: ${chosen.dataset.note}`;
 }
-let follows = true; // whether the log's end stays in view: until the reader scrolls up, however much comes at once
+let follows = true, scrolled = 0; // whether the log's end stays in view: until the reader scrolls up, however much comes at once
 function stick(always) {
   follows ||= always;
   if (follows) $("scroll").scrollTop = $("scroll").scrollHeight;
 }
 $("scroll").addEventListener("scroll", () => {
   const { scrollHeight, scrollTop, clientHeight } = $("scroll");
-  follows = scrollHeight - scrollTop - clientHeight < 120;
+  follows = scrollHeight - scrollTop - clientHeight < 120 || (follows && scrollTop >= scrolled); // it may have grown meanwhile
+  scrolled = scrollTop;
 });
