@@ -106,8 +106,8 @@ class TextFile:
         """One text per line, object or row; some may be empty.
 
         Raises: CorpusError for a file that cannot be read, changes meanwhile, is damaged, in UTF-16
-        or another encoding, packed otherwise than its name says or no text, and for a field that
-        the first object or the Parquet file lacks.
+        or another encoding, packed otherwise than its name says or, after all of them, for one
+        most of which is no text; and for a field that the first object or the Parquet file lacks.
         """
         return self._texts_of_rows() if self._source.kind == ".parquet" else self._texts_of_lines()
 
@@ -123,15 +123,15 @@ class TextFile:
                 )
             if number == 1 and (mark := next(filter(line.startswith, _NO_TEXT), b"")):
                 raise CorpusError(f"it is {_NO_TEXT[mark]}", path=self._source.location)
-            foreign += line.count(0)
             try:
                 text = parse(line.removeprefix(_BOM) if number == 1 else line)
             except (ValueError, RecursionError) as error:
                 too_long = line is _TOO_LONG
                 self._skip(_WHY_TOO_LONG if too_long else _reason(error, _LINE), number)
-                if isinstance(error, UnicodeDecodeError) and not too_long:
-                    foreign += len(line)
+                is_foreign = isinstance(error, UnicodeDecodeError) and not too_long
+                foreign += len(line) if is_foreign else line.count(0)
                 continue
+            foreign += line.count(0)
             yield text
         if 2 * foreign > self._text_bytes:
             # The lines of a binary file that happen to be UTF-8 would make a table of nothing.

@@ -166,8 +166,8 @@ def command(
     for written in built.tables:
         if not written.entries and written.kind != "alignment":
             note(
-                f"{written.path} has no entries, so it drafts nothing; give more text or "
-                "--dictionary-bytes"
+                f"{written.path} has no entries, so it drafts nothing; give more text, or a "
+                "larger --dictionary-bytes"
             )
         if written.previous is not None:
             note(f"the table that was there is kept as {written.previous}")
