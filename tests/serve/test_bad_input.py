@@ -111,6 +111,8 @@ CHAT_FIELDS: list[tuple[str, Any, str]] = [
     ("grammar", "root = x", "GBNF"),
     ("structured_outputs", {"regex": "a(b"}, "regular expression"),
     ("structured_outputs", {"regex": "a", "choice": ["b"]}, "exclude each other"),
+    ("structured_outputs", {"regex": "a", "json_object": True}, "exclude each other"),
+    ("structured_outputs", {"structural_tag": "{}"}, "give tools, or a grammar"),
     ("tokalign", True, "tokalign: expected object"),
     ("tokalign", {"sources": 1}, "tokalign.sources: expected bool"),
     *(
