@@ -152,3 +152,21 @@ def test_an_answer_without_a_limit_goes_on_to_the_end_of_the_context(served: Ser
 def test_a_fill_in_ends_at_special_tokens_and_other_marks(target: LanguageModel[Any]) -> None:
     ends = fill_in_ends(target.tokenizer)
     assert ends == frozenset(target.tokenizer.spec.specials)
+
+
+def test_ids_end_an_answer_as_vllm_takes_them(served: Any) -> None:
+    """Whatever a model's end is: benchmarks ask for answers of a length."""
+
+    def end(**more: Any) -> tuple[str, int]:
+        reply = complete(served, "Wisła", max_tokens=6, **more).json
+        return reply["choices"][0]["finish_reason"], reply["usage"]["completion_tokens"]
+
+    to_end, to_other = {"logit_bias": {str(IM_END): 100}}, {"logit_bias": {"300": 100}}
+    assert end(**to_end) == ("stop", 1)
+    assert end(**to_end, ignore_eos=True) == ("length", 6)
+    assert end(**to_other) == ("length", 6)
+    assert end(**to_other, stop_token_ids=[300]) == ("stop", 1)
+    assert end(**to_other, stop_token_ids=[300], ignore_eos=True) == ("stop", 1)
+    refused = complete(served, "Wisła", ignore_eos=True, guided_regex="[a-z]+")
+    assert refused.status == 400
+    assert "ignore_eos" in refused.json["error"]["message"]

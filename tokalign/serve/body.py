@@ -34,6 +34,7 @@ from tokalign.serve.structured import (
     grammar_of,
     tool_choice,
 )
+from tokalign.tokenizer.vocabulary import TargetId
 
 _MOST_CHOICES = 128
 _MOST_STOP_CHARACTERS = 4096
@@ -109,6 +110,8 @@ class Common(Struct, kw_only=True):
     logprobs: bool | Logprobs = False
     top_logprobs: Logprobs = 0
     stop: Texts = []
+    stop_token_ids: list[Natural] = []
+    ignore_eos: bool = False
     chat_template_kwargs: Object = {}
     reasoning_effort: str | None = None
     prediction: Any = None
@@ -163,6 +166,8 @@ class Common(Struct, kw_only=True):
             template_variables={**settings.chat_template_args, **own},
             effort={name: value for name, value in self._effort.items() if name not in own},
             stop_texts=_stop_texts(self.stops, getattr(self, self.stops)),
+            stop_token_ids=frozenset(map(TargetId, self.stop_token_ids)),
+            ignore_eos=self.ignore_eos,
             max_tokens=None if limit == -1 else limit,
             num_draft_tokens=settings.drafting.num_draft_tokens if drafts is UNSET else drafts,
             logprobs=bool(self.logprobs),

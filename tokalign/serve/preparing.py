@@ -123,7 +123,8 @@ def prepare(loaded: Loaded, job: Job) -> None:
         marks = dict.fromkeys(range(_STRIDE, len(ids), _STRIDE)) | marks
         marks.setdefault(len(ids) - 1, False)
     job.marks = {mark: is_shared for mark, is_shared in marks.items() if 0 < mark < len(ids)}
-    job.ends = loaded.fill_in_ends if request.suffix else target.stop_ids
+    own = loaded.fill_in_ends if request.suffix else target.stop_ids
+    job.ends = request.stop_token_ids | (frozenset() if request.ignore_eos else own)
     job.form = loaded.prompts.form if request.messages is not None else TEXT_ONLY
     if not request.tools and request.tool_choice is None:
         job.form = job.form.without_calls()
@@ -133,6 +134,7 @@ def prepare(loaded: Loaded, job: Job) -> None:
     if request.tools and job.form.calls is None:
         job.not_enforced += ("tools",)
     if (grammar := _grammar(target.tokenizer, request, job.form)) is not None:
+        require(not request.ignore_eos, "what an answer has to match ends it; leave out ignore_eos")
         job.constraint = decoder.constrain(grammar, ids)
         job.not_enforced += grammar.ignored
     if beginning.ignores_effort and "reasoning_effort" in request.effort:

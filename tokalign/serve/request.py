@@ -10,6 +10,7 @@ from typing import Any
 
 from tokalign.runtime.grammar import Grammar
 from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.tokenizer.vocabulary import TargetId
 
 DEFAULT = "default_model"
 """mlx-lm's name for what the server was started with."""
@@ -32,7 +33,8 @@ class ApiRequest:
     takes them, the variables of `effort`; None for a completion, whose prompt is a text or ids.
     suffix: what a completion has to end before.
     sampling: without what depends on the model. logit_bias, penalties: arguments of mlx-lm's
-    `make_logits_processors`. max_tokens: None for as many as the context holds.
+    `make_logits_processors`. stop_token_ids: end an answer besides the model's own ids, or alone if
+    it is to `ignore_eos`. max_tokens: None for as many as the context holds.
     num_draft_tokens: as in `DraftingOptions`. top_logprobs: alternatives given for each token.
     prediction: a text that the answer may repeat. grammar: what it has to match. tool_choice: the
     tool that has to be called, see `structured.tool_choice`. several_calls: whether
@@ -54,6 +56,8 @@ class ApiRequest:
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     penalties: Mapping[str, float] = field(default_factory=dict)
     stop_texts: tuple[str, ...] = ()
+    stop_token_ids: frozenset[TargetId] = frozenset()
+    ignore_eos: bool = False
     max_tokens: int | None = None
     num_draft_tokens: int | None = None
     logprobs: bool = False
