@@ -36,6 +36,11 @@ ODD = {
     "at ends": byte_level(r"a+$|[a-z]+\Z|x\z|(?:1|12)+(?!\d)|."),
     "only after a line end": byte_level(r"^[a-z ]+|\S+|\s"),
     "looks back far": byte_level(r"(?<=a[a-z ]{5})r|(?<!x..)1+|[a-z]|\s+(?<=\n )|."),
+    "signs before words": (
+        split(r"\p{P}"),
+        split(r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+|\p{L}+"),
+        BYTE_LEVEL,
+    ),
     "a set of sets": byte_level(r"[\p{L}&&[^\p{Han}]]+|[^\r\n\p{L}]?\p{Han}+|\s+|."),
     **{
         f"a character {behavior}": (split("=a", behavior), BYTE_LEVEL)
@@ -57,6 +62,7 @@ LOOKING = ("looks back", "at word boundaries", "at ends", "looks back far")
 @example(text="a1²3 456ż7")
 @example(text="1234567 89")
 @example(text="中カaa-aa--")
+@example(text="/\r  \n")
 def test_pieces_are_the_library_s_and_settled_ones_stay(
     steps: tuple[dict[str, Any], ...], text: str
 ) -> None:

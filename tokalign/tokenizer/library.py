@@ -123,7 +123,10 @@ class LibrarySplitter(Splitter):
         parts = (self._steps[:middle], self._steps[middle:])
         try:
             reads = [[_reads(step) for step in part if cuts(step)] for part in parts]
-            return [Reach(steps, as_read) for steps in reads if steps]
+            first = next((i for i, steps in enumerate(reads) if steps), 0)
+            return [
+                Reach(steps, as_read, is_first=i == first) for i, steps in enumerate(reads) if steps
+            ]
         except (ValueError, regex.error):
             return None
 

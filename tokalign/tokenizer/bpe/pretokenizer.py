@@ -73,26 +73,31 @@ NEIGHBOURS = Reads("(?s:.)(?=(?s:.))", isolates=False)
 class Reach:
     """How far from the end of a text its cuts may still move.
 
-    A step of a pre-tokenizer goes through the text from left to right: where an attempt to match
-    ends, or one character on, the next begins. A cut is final if nothing that was decided before it
-    has read the end of the text. `regex` tells: an expression that goes on like that and can never
-    match as a whole matches partially where the first attempt comes to the end. What an attempt has
-    matched is atomic, for nothing else would be tried in its place; with attempts at all places,
-    and at shorter matches, a run of 1,000 ideographs took 5 s for GPT-4o's expression.
+    A step of a pre-tokenizer goes through the text from left to right. A cut is final if nothing
+    that was decided before it has read the end of the text. `regex` tells: a partial match is an
+    attempt that has come to the end. What an attempt has matched is atomic, for nothing else would
+    be tried in its place.
+
+    The first step attempts a match where the one before has ended, or one character on. So an
+    expression that goes on like that, and can never match as a whole, matches partially where the
+    first attempt comes to the end. The later steps begin anew in every piece: for them, attempts at
+    all places count, in time that is quadratic in a long word after other text.
 
     Example (Llama 3): after " ma kota" the attempt at " kota" has read the end, for a letter more
     would belong to it. The cut before it is final.
 
     steps: in their order. Where an earlier one may still cut otherwise, the text ends for a later
-        one. as_read: see `library.py`. Raises: regex.error for an expression that `regex` does
-        not know.
+        one. is_first: whether none cuts before these. as_read: see `library.py`. Raises:
+        regex.error for an expression that `regex` does not know.
     """
 
-    def __init__(self, steps: Sequence[Reads], as_read: Callable[[str], str]) -> None:
+    def __init__(
+        self, steps: Sequence[Reads], as_read: Callable[[str], str], *, is_first: bool = True
+    ) -> None:
         self._as_read = as_read
         read = [_OUTSIDE_SETS.sub(_reading, step.pattern) for step in steps]
-        self._open = [regex.compile(f"(?mV1)(?:(?>{one}|(?s:.))())*+(?!)") for one in read]
-        self._anywhere = [regex.compile(f"(?mV1)(?>{one})(?!)") for one in read]
+        self._open = [regex.compile(f"(?mV1)(?>{one})(?!)") for one in read]
+        self._walk = regex.compile(f"(?mV1)(?:(?>{read[0]}|(?s:.))())*+(?!)") if is_first else None
         self._match = [regex.compile(f"(?mV1){step.pattern}") for step in steps if step.isolates]
 
     def end(self, text: str) -> int:
@@ -101,11 +106,15 @@ class Reach:
         ends = []
         for read in {text, self._as_read(text)}:
             end = len(text)
-            for step, anywhere in zip(self._open, self._anywhere, strict=True):
-                if found := step.match(read, endpos=end, partial=True):
-                    end = max(found.start(step.groups), 0)  # of the last attempt that has not
-                elif found := anywhere.search(read, endpos=end, partial=True):
-                    end = found.start()  # attempts that match nothing end the repetition
+            for number, step in enumerate(self._open):
+                walk = self._walk if not number else None
+                if walk and (found := walk.match(read, endpos=end, partial=True)):
+                    end = max(found.start(walk.groups), 0)  # of the last attempt that has not
+                elif found := (
+                    step.match(read, endpos=end, partial=True)
+                    or step.search(read, endpos=end, partial=True)
+                ):
+                    end = found.start()
             ends.append(end)
         return min(ends)
 
