@@ -72,9 +72,10 @@ class Keeping:
 
     def leave_room(self, jobs: Collection[Job]) -> None:
         """Drop kept contexts that exceed their bound together with the caches of these jobs, or
-        leave these no room to grow."""
+        leave these no room to grow, as far as one of them has read."""
         self.contexts.leave_room(sum(job.answering.nbytes for job in jobs if job.answering))
-        self.contexts.leave_room(self._expected_bytes(jobs), most=self._room)
+        if expected := self._expected_bytes(jobs):
+            self.contexts.leave_room(expected, most=self._room)
 
     @property
     def _room(self) -> float:
@@ -89,7 +90,9 @@ class Keeping:
         if not read:
             return 0.0
         most = max(read, key=lambda answering: len(answering.target.held))
-        return sum(most.expected_bytes(_expected_ids(job)) for job in jobs)
+        held = [0 if job.answering is None else job.answering.nbytes for job in jobs]
+        grown = [most.expected_bytes(_expected_ids(job)) for job in jobs]
+        return sum(map(max, held, grown))
 
     def keep(self, job: Job, held: Held, *, is_shared: bool | None = False) -> None:
         """Keep a context of a job. is_shared: as of `Job.marks`."""

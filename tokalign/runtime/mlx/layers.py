@@ -26,7 +26,7 @@ from mlx_lm.models.cache import (
     RotatingKVCache,
 )
 
-from tokalign.runtime.mlx.window_cache import WindowCache
+from tokalign.runtime.mlx.window_cache import SLACK, WindowCache
 from tokalign.runtime.rounds import UNBOUNDED, Array
 
 
@@ -236,16 +236,20 @@ def least_positions(layers: Sequence[Any]) -> int:
 
 
 def expected_bytes(layers: Sequence[Any], ids: int) -> float:
-    """Bytes of a cache like this one that holds so many ids. What holds keys grows with them, up to
-    its window; a recurrent state does not. layers: have read some ids."""
+    """Bytes of a cache like this one that holds so many ids. It grows with them, up to a window or
+    a chunk and what is kept besides; a recurrent state does not. layers: have read some ids."""
     size = 0.0
     for layer in leaves_of(layers):
-        keys = getattr(layer, "keys", None)
-        if keys is None:
-            size += layer.nbytes
-        else:
-            rows = (keys[0] if isinstance(keys, list | tuple) else keys).shape[-2]  # quantized
-            size += layer.nbytes / rows * min(ids, getattr(layer, "max_size", ids))
+        keys, most = getattr(layer, "keys", None), ids
+        if isinstance(layer, WindowCache):
+            most = layer.max_size + 2 * SLACK
+        elif isinstance(layer, RotatingKVCache | ChunkedKVCache):
+            most = getattr(layer, "max_size", None) or 2 * layer.chunk_size
+        if isinstance(keys, list | tuple):  # quantized
+            keys = keys[0]
+        held = getattr(layer, "offset", 1) if keys is None else keys.shape[-2]
+        is_state = isinstance(layer, ArraysCache)
+        size += layer.nbytes * (1 if is_state else min(ids, most) / max(1, held))
     return size
 
 
