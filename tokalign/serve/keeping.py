@@ -80,7 +80,7 @@ class Keeping:
     @property
     def _room(self) -> float:
         """Bytes of memory beside the models."""
-        return _WORKING_SET * machine_memory() - self._models.nbytes
+        return _WORKING_SET * machine_memory() - self._models.loaded.nbytes
 
     @staticmethod
     def _expected_bytes(jobs: Collection[Job]) -> float:

@@ -23,7 +23,7 @@ from tokalign.runtime.chat import ChatTemplate, find_template
 from tokalign.runtime.decoder import Decoder
 from tokalign.runtime.grammar import Grammar
 from tokalign.runtime.mlx.layers import forgets
-from tokalign.runtime.mlx.weights import read_config
+from tokalign.runtime.mlx.weights import read_config, weight_bytes
 from tokalign.runtime.rounds import UNBOUNDED
 from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal
@@ -38,14 +38,15 @@ class Loaded:
     """The models that are loaded, and what requests have to know about them.
 
     decoder: its method is plain where the target's cache cannot be rewound. context_length: most
-    ids of prompt and answer together. forgets: whether the target's cache cannot be cut back to
-    every prefix. batch: decodes all requests that have read their prompts. fill_in_ends: as of
-    `prompts.fill_in_ends`.
+    ids of prompt and answer together. nbytes: of all weights. forgets: whether the target's cache
+    cannot be cut back to every prefix. batch: decodes all requests that have read their prompts.
+    fill_in_ends: as of `prompts.fill_in_ends`.
     """
 
     decoder: Decoder
     prompts: Prompts
     context_length: int
+    nbytes: int
     forgets: bool
     batch: Batch
     fill_in_ends: frozenset[TargetId]
@@ -74,10 +75,13 @@ class Loaded:
             marks_all=is_forgetful,
         )
         _prepare_grammars(decoder)
+        networks = [model.model for model in (target, draft) if model is not None]
+        networks += [] if decoder.drafter is None else [decoder.drafter]
         return cls(
             decoder=decoder,
             prompts=prompts,
             context_length=session.context_length,
+            nbytes=sum(map(weight_bytes, networks)),
             forgets=is_forgetful,
             batch=decoder.open_batch(),
             fill_in_ends=target.stop_ids | fill_in_ends(target.tokenizer),
@@ -123,14 +127,12 @@ def _require_quantizable(decoder: Decoder) -> None:
 
 
 class Models:
-    """The models that requests may name, and those that are loaded now. nbytes: the memory that
-    loading these took."""
+    """The models that requests may name, and those that are loaded now."""
 
     def __init__(self, settings: Settings, note: Callable[[str], None]) -> None:
         self._settings, self._note = settings, note
         self._loaded: Loaded | None = None
         self._loaded_key: Key | None = None
-        self.nbytes = 0
 
     @property
     def loaded(self) -> Loaded:
@@ -180,7 +182,7 @@ class Models:
         for name in filter(None, (model, draft)):
             resolve_model(name)  # a wrong name leaves in its place what is loaded
         self.reset()
-        served, before = self._settings, int(mx.get_active_memory())
+        served = self._settings
         decoder = load_decoder(
             model,
             draft,
@@ -196,7 +198,6 @@ class Models:
         )
         self._loaded = Loaded.of(decoder, served, self._note)
         self._loaded_key = key
-        self.nbytes = int(mx.get_active_memory()) - before
         keep_loaded()
 
     def reset(self) -> None:
