@@ -123,9 +123,8 @@ class LibrarySplitter(Splitter):
         parts = (self._steps[:middle], self._steps[middle:])
         try:
             reads = [[_reads(step) for step in part if cuts(step)] for part in parts]
-            first = next((i for i, steps in enumerate(reads) if steps), 0)
             return [
-                Reach(steps, as_read, is_first=i == first) for i, steps in enumerate(reads) if steps
+                Reach(steps, as_read, is_first=not i) for i, steps in enumerate(filter(None, reads))
             ]
         except (ValueError, regex.error):
             return None

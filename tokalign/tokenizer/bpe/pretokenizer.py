@@ -105,16 +105,16 @@ class Reach:
         name a character that is of no kind yet, so that it counts as it is, too."""
         ends = []
         for read in {text, self._as_read(text)}:
-            end = len(text)
-            for number, step in enumerate(self._open):
-                walk = self._walk if not number else None
-                if walk and (found := walk.match(read, endpos=end, partial=True)):
-                    end = max(found.start(walk.groups), 0)  # of the last attempt that has not
-                elif found := (
-                    step.match(read, endpos=end, partial=True)
-                    or step.search(read, endpos=end, partial=True)
-                ):
-                    end = found.start()
+            end, steps = len(text), self._open
+            if self._walk and (found := self._walk.match(read, partial=True)):
+                end = max(found.start(self._walk.groups), 0)  # that of the last complete attempt
+                steps = steps[1:]
+            for step in steps:
+                # One attempt where the text begins is cheap; a search is quadratic in a long word.
+                found = step.match(read, endpos=end, partial=True) or step.search(
+                    read, endpos=end, partial=True
+                )
+                end = found.start() if found is not None else end
             ends.append(end)
         return min(ends)
 
