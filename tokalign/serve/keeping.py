@@ -71,8 +71,8 @@ class Keeping:
         return 0.0 < self._expected_bytes(jobs) <= self._room
 
     def leave_room(self, jobs: Collection[Job]) -> None:
-        """Drop kept contexts that exceed their bound together with the caches of these jobs, or
-        leave these no room to grow, as far as one of them has read."""
+        """Drop kept contexts that exceed their bound together with the caches of these jobs; if one
+        of them has read, also those that leave the caches no room to grow."""
         self.contexts.leave_room(sum(job.answering.nbytes for job in jobs if job.answering))
         if expected := self._expected_bytes(jobs):
             self.contexts.leave_room(expected, most=self._room)
@@ -86,13 +86,12 @@ class Keeping:
     def _expected_bytes(jobs: Collection[Job]) -> float:
         """What the caches of these jobs will take, by those of the one that has read most; 0 if
         none has."""
-        read = [job.answering for job in jobs if job.answering and job.answering.nbytes]
+        held = {job: job.answering.nbytes if job.answering else 0 for job in jobs}
+        read = [job.answering for job in jobs if job.answering and held[job]]
         if not read:
             return 0.0
         most = max(read, key=lambda answering: len(answering.target.held))
-        held = [0 if job.answering is None else job.answering.nbytes for job in jobs]
-        grown = [most.expected_bytes(_expected_ids(job)) for job in jobs]
-        return sum(map(max, held, grown))
+        return sum(max(held[job], most.expected_bytes(_expected_ids(job))) for job in jobs)
 
     def keep(self, job: Job, held: Held, *, is_shared: bool | None = False) -> None:
         """Keep a context of a job. is_shared: as of `Job.marks`."""

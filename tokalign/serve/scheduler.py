@@ -228,9 +228,13 @@ class Scheduler:
     def _finds_room(self, job: Job) -> bool:
         """Whether memory has room for the caches of a job that has not begun and of the oldest such
         job beside those in use: none is overtaken forever."""
-        in_use = [other for other in self._jobs if other.answering is not None]
         oldest = next(other for other in self._jobs if other.answering is None)
-        return not in_use or self._kept.has_room({*in_use, oldest, job})
+        return not self._begun or self._kept.has_room({*self._begun, oldest, job})
+
+    @property
+    def _begun(self) -> list[Job]:
+        """The jobs that have caches."""
+        return [job for job in self._jobs if job.answering is not None]
 
     def _in_turn(self, reading: list[Job]) -> list[Job]:
         """Whose step comes next: by turns the oldest job's and that with the least left to read.
@@ -262,7 +266,7 @@ class Scheduler:
         job.cached = len(held.ids)
         self.metrics.cached_tokens.inc(job.cached)
         loaded = self.models.loaded
-        self._kept.leave_room([job, *(one for one in self._jobs if one.answering is not None)])
+        self._kept.leave_room([job, *self._begun])
         request = request_of(job, loaded, self._kept.outputs(job))
         return Answering(job, loaded.decoder, request, held)
 

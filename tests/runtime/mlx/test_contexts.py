@@ -9,10 +9,11 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
-from mlx_lm.models.cache import ArraysCache, KVCache, RotatingKVCache
+from mlx_lm.models.cache import ArraysCache, ChunkedKVCache, KVCache, RotatingKVCache
 
 from tokalign.runtime.mlx.contexts import NOTHING, Chain, Contexts, Held
-from tokalign.runtime.mlx.layers import remember, remembered
+from tokalign.runtime.mlx.layers import expected_bytes, remember, remembered
+from tokalign.runtime.mlx.window_cache import WindowCache
 
 OWNER = (("model", None, None), "key")
 HEADS, WIDTH, BATCH, WINDOW = 4, 64, 8, 16
@@ -95,6 +96,28 @@ def test_what_exceeds_the_bound_together_with_the_caches_in_use_is_dropped() -> 
     keep(contexts, [1, 2, 3])
     contexts.leave_room(1 << 20)
     assert contexts.fetch(OWNER, [1, 2, 3, 4]) == NOTHING
+
+
+def test_what_a_cache_will_take_follows_its_kind() -> None:
+    many, more = 10_000, 20_000
+    plain = [filled(700), filled(30)]
+    assert expected_bytes(plain, more) == pytest.approx(2 * expected_bytes(plain, many))
+    per_id = expected_bytes(plain[:1], 1)
+    assert expected_bytes(plain[:1], many) == pytest.approx(filled(many).nbytes, rel=0.03)
+    bounded = [
+        ring(30),
+        filled(30, layer=WindowCache(WINDOW)),
+        filled(30, layer=ChunkedKVCache(64)),
+    ]
+    for layer in bounded:
+        assert per_id * WINDOW <= expected_bytes([layer], many) < per_id * 1000
+        assert expected_bytes([layer], more) == expected_bytes([layer], many)
+    single = WindowCache(WINDOW)
+    for _ in range(900):
+        filled(1, layer=single)
+    assert single.nbytes <= expected_bytes([single], 900)
+    state = recurrent(30)
+    assert expected_bytes([state], many) == state.nbytes
 
 
 def test_the_conversation_that_was_used_last_is_dropped_last() -> None:

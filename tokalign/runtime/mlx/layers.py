@@ -240,17 +240,27 @@ def expected_bytes(layers: Sequence[Any], ids: int) -> float:
     a chunk and what is kept besides; a recurrent state does not. layers: have read some ids."""
     size = 0.0
     for layer in leaves_of(layers):
-        keys, most = getattr(layer, "keys", None), ids
-        if isinstance(layer, WindowCache):
-            most = layer.max_size + 2 * SLACK
-        elif isinstance(layer, RotatingKVCache | ChunkedKVCache):
-            most = getattr(layer, "max_size", None) or 2 * layer.chunk_size
+        if isinstance(layer, ArraysCache):
+            size += layer.nbytes
+            continue
+        keys = getattr(layer, "keys", None)
         if isinstance(keys, list | tuple):  # quantized
             keys = keys[0]
-        held = getattr(layer, "offset", 1) if keys is None else keys.shape[-2]
-        is_state = isinstance(layer, ArraysCache)
-        size += layer.nbytes * (1 if is_state else min(ids, most) / max(1, held))
+        rows = getattr(layer, "offset", 1) if keys is None else keys.shape[-2]
+        size += layer.nbytes / max(1, rows) * min(ids, _most_rows(layer))
     return size
+
+
+def _most_rows(layer: Any) -> int:
+    """How many positions a cache keeps at most."""
+    match layer:
+        case WindowCache():
+            return layer.max_size + 2 * SLACK
+        case RotatingKVCache():
+            return int(layer.max_size)
+        case ChunkedKVCache():
+            return 2 * int(layer.chunk_size)
+    return UNBOUNDED
 
 
 def _states(layers: Sequence[Any]) -> list[Array]:
