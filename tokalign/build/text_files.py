@@ -123,15 +123,16 @@ class TextFile:
                 )
             if number == 1 and (mark := next(filter(line.startswith, _NO_TEXT), b"")):
                 raise CorpusError(f"it is {_NO_TEXT[mark]}", path=self._source.location)
+            zeros = line.count(0)
+            foreign += zeros
             try:
                 text = parse(line.removeprefix(_BOM) if number == 1 else line)
             except (ValueError, RecursionError) as error:
                 too_long = line is _TOO_LONG
                 self._skip(_WHY_TOO_LONG if too_long else _reason(error, _LINE), number)
-                is_foreign = isinstance(error, UnicodeDecodeError) and not too_long
-                foreign += len(line) if is_foreign else line.count(0)
+                if isinstance(error, UnicodeDecodeError) and not too_long:
+                    foreign += len(line) - zeros
                 continue
-            foreign += line.count(0)
             yield text
         if 2 * foreign > self._text_bytes:
             # The lines of a binary file that happen to be UTF-8 would make a table of nothing.

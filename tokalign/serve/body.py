@@ -147,6 +147,8 @@ class Common(Struct, kw_only=True):
             raise _unserved("best_of", "every answer that is made is returned; give n")
         if self.functions:
             raise _unserved("functions", "give the functions as tools")
+        if self.structured_outputs.structural_tag:
+            raise _unserved("structured_outputs.structural_tag", "give tools, or a grammar")
         if reserved := _RESERVED & self.chat_template_kwargs.keys():
             names = ", ".join(sorted(reserved))
             raise UsageError(f"chat_template_kwargs may not have {names}; leave them out")
@@ -342,7 +344,7 @@ def _repeated(request: ApiRequest, count: int) -> list[ApiRequest]:
 
 
 def _unserved(name: str, remedy: str) -> Refusal:
-    """A field of OpenAI's API that asks for another answer than is given."""
+    """A field of another API that asks for another answer than is given."""
     return Refusal(400, f"{name} is not served: {remedy}", code="unsupported_parameter")
 
 

@@ -41,16 +41,15 @@ _MAKERS: Mapping[str, Callable[[Any], Grammar]] = {
 def grammar_of(body: Any) -> Grammar | None:
     """The grammar that a body's fields give. Raises: UsageError for a wrong one, and for two."""
     inner: StructuredOutputs = body.structured_outputs
-    tags = "structured_outputs.structural_tag is not served; give tools, or a grammar"
-    require(not inner.structural_tag, tags)
-    any_object = {"type": "object"} if inner.json_object else None
     fields = {f"structured_outputs.{kind}": (kind, getattr(inner, kind)) for kind in _MAKERS}
     fields |= {f"guided_{kind}": (kind, getattr(body, f"guided_{kind}")) for kind in _MAKERS}
     fields |= {"grammar": ("grammar", body.grammar), "json_schema": ("json", body.json_schema)}
-    fields["structured_outputs.json_object"] = ("json", any_object)
     given = {name: field for name, field in fields.items() if field[1] not in (None, "")}
     made = {name: _MAKERS[kind](value) for name, (kind, value) in given.items()}
-    for name, value in body.formats.items():
+    formats = dict(body.formats)
+    if inner.json_object:
+        formats["structured_outputs.json_object"] = {"type": "json_object"}
+    for name, value in formats.items():
         if (by_format := _response_format(name, value)) is not None:
             made[name] = by_format
     require(len(made) < 2, f"{' and '.join(made)} exclude each other; give one of them")
