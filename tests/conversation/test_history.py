@@ -195,10 +195,59 @@ def test_a_template_gets_merged_messages_only_if_it_needs_them(
         assert text == free(history)
 
 
-@pytest.mark.parametrize("history", [[SYSTEM, ASK], [ASK, TOOL], [ASK, TOOL, ASK]])
-def test_a_message_that_a_template_leaves_out_is_refused(history: list[dict[str, Any]]) -> None:
-    with pytest.raises(UsageError, match="leaves out"):
-        rendered(Template(deaf), history, {})  # type: ignore[arg-type]
+def without_system(messages: list[dict[str, Any]]) -> str:
+    """As Gemma 2."""
+    if messages[0]["role"] == "system":
+        raise UsageError("no system here")
+    return strict(messages)
+
+
+@pytest.mark.parametrize("write", [deaf, without_system])
+def test_the_user_says_what_a_template_has_no_other_role_for(write: Any) -> None:
+    for history in ([SYSTEM, ASK], [SYSTEM, GREETING, ASK], [SYSTEM], [SYSTEM, ASK, GREETING, ASK]):
+        text = rendered(Template(write), history, {})  # type: ignore[arg-type]
+        assert all(one["content"] in text for one in history)
+        assert text.startswith("<user>")
+    call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": {"x": 1}}}
+    said = {"role": "assistant", "content": "", "tool_calls": [call]}
+    for history in ([ASK, TOOL], [ASK, said, TOOL], [ASK, said, {**TOOL, "name": "f"}, ASK]):
+        text = rendered(Template(deaf), history, {})  # type: ignore[arg-type]
+        assert TOOL["content"] in text
+        assert ('"name": "f"' in text) is (said in history)
+
+
+def test_a_message_that_a_template_leaves_out_is_refused() -> None:
+    last = Template(lambda messages: free(messages[-1:]))
+    with pytest.raises(UsageError, match="leaves out a message of the role 'system'"):
+        rendered(last, [SYSTEM, ASK, GREETING, ASK], {})  # type: ignore[arg-type]
+
+
+def mistral(messages: list[dict[str, Any]]) -> str:
+    """As Mistral: calls have no text, and who speaks without them alternates."""
+    spoken = [one for one in messages if "tool_calls" not in one and one["role"] != "tool"]
+    turns = [one["role"] for one in spoken if one["role"] != "system"]
+    if turns != (["user", "assistant"] * 9)[: len(turns)] or not all(
+        one["content"] for one in spoken
+    ):
+        raise UsageError("roles must alternate")
+    calls = functions(*messages)
+    return free([one for one in messages if "tool_calls" not in one]) + str(calls)
+
+
+def test_calls_may_part_what_one_speaker_says() -> None:
+    call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": {"x": 1}}}
+    looks = {"role": "assistant", "content": "Sprawdzam.", "tool_calls": [call]}
+    for turns in (
+        [ASK, {**looks, "content": ""}, TOOL, ASK],
+        [ASK, looks, TOOL, GREETING, ASK],
+        [ASK, looks, TOOL, looks, TOOL],
+    ):
+        history = [SYSTEM, *turns]
+        text = rendered(Template(mistral), history, {})  # type: ignore[arg-type]
+        assert text.startswith("<system>")
+        assert text.count(TOOL["content"]) == sum(one is TOOL for one in history)
+        said = [one["content"] for one in history if one["role"] == "assistant"]
+        assert [text.count(each) for each in said if each] == [said.count(e) for e in said if e]
 
 
 def test_a_message_may_be_written_otherwise() -> None:

@@ -21,9 +21,10 @@ def rendered(
 ) -> str:
     """The text of a conversation, as the template writes it.
 
-    Many templates want the speakers to alternate, after one system message. If one refuses the
-    messages as they are, or leaves one out, neighbours of one role are merged, and then a user
-    begins. Calls are in the form that the template writes whole.
+    Many templates want the speakers to alternate, after one system message or none. If one refuses
+    the messages as they are, or leaves one out, neighbours of one role are merged, then a user
+    begins, then blank messages part those that only calls do, and last, the user says what the
+    system does. Calls are in the form that the template writes whole.
     Raises: UsageError with the template's own complaint, and for a message that it leaves out.
     """
     has_calls = any("tool_calls" in m or m["role"] == "tool" for m in messages)
@@ -31,13 +32,14 @@ def rendered(
     write_calls = _form_of_calls(template, has_tools) if has_calls else list
 
     def write(messages: Sequence[Message]) -> str:
-        return template.render(write_calls(messages), **variables)
+        written = write_calls(messages)
+        return template.render(_alternating(written) if alternates else written, **variables)
 
     complaint: UsageError | None = None
     attempt: list[Message] | None = None
-    for change in (list, merged, _begun_by_user):  # each of what the one before gave
+    for change, alternates in _CHANGES:  # each of what the one before gave
         before, attempt = attempt, change(messages if attempt is None else attempt)
-        if attempt == before:
+        if attempt == before and not (alternates and has_calls):
             continue
         try:
             text = write(attempt)
@@ -90,15 +92,40 @@ def merged(messages: Iterable[Message]) -> list[Message]:
 
 
 def _begun_by_user(messages: Sequence[Message]) -> list[Message]:
-    """Merged messages after a user's: an empty one before a greeting of the assistant. What the
-    system says is the user's where nobody else speaks."""
+    """Merged messages after a user's: an empty one before a greeting of the assistant."""
     roles = [message["role"] for message in messages]
-    if set(roles) == {"system"}:
-        return [{**message, "role": "user"} for message in messages]
     begin = next((i for i, role in enumerate(roles) if role != "system"), len(roles))
     greets = roles[begin : begin + 1] == ["assistant"]
     empty = [{"role": "user", "content": ""}] if greets else []
     return [*messages[:begin], *empty, *messages[begin:]]
+
+
+def _without_system(messages: Sequence[Message]) -> list[Message]:
+    """Merged messages in which the user says what the system does."""
+    roles = {"system": "user"}
+    return merged({**one, "role": roles.get(one["role"], one["role"])} for one in messages)
+
+
+def _alternating(messages: Sequence[Message]) -> list[Message]:
+    """With a space said by the other speaker between two messages of one, calls and results aside:
+    Ministral's template refuses an empty message."""
+    others = {"user": "assistant", "assistant": "user"}
+    turns, speaker = list[Message](), ""
+    for message in messages:
+        role = message["role"]
+        if role in others and "tool_calls" not in message:
+            if role == speaker:
+                turns.append({"role": others[role], "content": " "})
+            speaker = role
+        turns.append(message)
+    return turns
+
+
+_CHANGES: Sequence[tuple[Callable[[Sequence[Message]], list[Message]], bool]] = (
+    *((list, False), (merged, False), (_begun_by_user, False), (list, True)),
+    *((_without_system, False), (list, True)),
+)
+"""Changes of messages, one after another, and whether the speakers are made to alternate."""
 
 
 # -- calls -----------------------------------------------------------------------------------------
@@ -117,7 +144,7 @@ def _form_of_calls(template: ChatTemplate, has_tools: bool) -> Form:
             text = template.render(form(_TRIAL), tools=tools)
         except UsageError:
             continue
-        if all(part in text for part in _TRIAL_PARTS):
+        if all(part in text for part in (*_TRIAL_PARTS, *_TRIAL_RESULTS)):
             return form
     return list
 
@@ -213,10 +240,16 @@ def _trial_call(said: str, *names: str) -> list[Message]:
         for name in names
     ]
     turn = {"role": "assistant", "content": said, "tool_calls": calls}
-    return [turn, *({"role": "tool", "tool_call_id": name, "content": "c"} for name in names)]
+    results = [{"role": "tool", "tool_call_id": name, "name": name} for name in names]
+    return [turn, *({**result, "content": _result(result["name"])} for result in results)]
+
+
+def _result(name: str) -> str:
+    return name.replace("call", "told")
 
 
 _TRIAL_PARTS = ("firstcall", "what was said", "othercall", "thirdcall", "forthcall")
+_TRIAL_RESULTS = [_result(part) for part in _TRIAL_PARTS if " " not in part]
 _TRIAL: list[Message] = [
     {"role": "user", "content": "d"},
     *_trial_call("", _TRIAL_PARTS[0]),
