@@ -78,6 +78,7 @@ OURS = {
     "deepseek_v3": Marked(BEGIN + "\n```json\n"),
     "deepseek_v31": Marked(None, BEGIN),
     "deepseek_v32": Marked(None, BEGIN, "｜DSML｜"),
+    "seed_oss": Marked("<seed:tool_call>"),
 }
 """Formats that mlx-lm has no parser for."""
 
@@ -132,6 +133,7 @@ def plain(value: Any) -> str:
 
 TAGGED = {
     "qwen3_coder": "\n<function=f>\n<parameter=x>\n{}\n</parameter>\n</function>\n",
+    "seed_oss": "\n<function=f>\n<parameter=x>{}</parameter>\n</function>\n",
     "glm47": "f\n<arg_key>x</arg_key>\n<arg_value>{}</arg_value>\n",
     "laguna": "f<arg_key>x</arg_key><arg_value>{}</arg_value>",
     "longcat": "f\n<longcat_arg_key>x</longcat_arg_key>\n<longcat_arg_value>{}"
@@ -338,12 +340,15 @@ SEVERAL = {
     "longcat": ['{"name": "f", "arguments": {"x": 1}}</longcat_tool_call><longcat_tool_call>g'],
     "mistral": [
         'f[ARGS]{"x": 1}[TOOL_CALLS]g[CALL_ID]a12345678[ARGS]{}',
+        'f{"x": 1}[TOOL_CALLS]g{}',
         '[{"name": "f", "arguments": {"x":1}, "id": "a12345678"}, '
         '{"name": "g", "arguments": "{}"}]',
     ],
     "kimi_k2": [
         '<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{"x": 1}<|tool_call_end|>'
-        "<|tool_call_begin|>functions.g:1<|tool_call_argument_begin|>{}<|tool_call_end|>"
+        "<|tool_call_begin|>functions.g:1<|tool_call_argument_begin|>{}<|tool_call_end|>",
+        '<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{"x": 1}'
+        "<|tool_call_begin|>functions.g:1<|tool_call_argument_begin|>{}",
     ],
     "minimax_m2": [
         '\n<invoke name="f">\n<parameter name="x">1</parameter>\n</invoke>\n'
@@ -353,7 +358,10 @@ SEVERAL = {
         "\n<function=f>\n<parameter=x>\n1\n</parameter>\n</function>\n</tool_call>\n<tool_call>\n"
         "<function=g>\n</function>\n"
     ],
-    "gemma4": ["call:f{x:1}call:g{}"],
+    "seed_oss": [
+        "<function=f>\n<parameter=x>1</parameter>\n</function>\n<function=g>\n</function>\n"
+    ],
+    "gemma4": ["call:f{x:1}call:g{}", ":f{x:1}:g{}"],
     "function_gemma": ["call:f{x:1}<end_function_call><start_function_call>call:g{}"],
     "pythonic": ["[f(x=1), g()]"],
     "muse_spark": [
@@ -381,6 +389,63 @@ def test_every_format_is_read(name: str) -> None:
         assert read_back[:2] == calls
 
 
+@pytest.mark.parametrize("name", [name for name in SEVERAL if form_of(name).opening])
+def test_some_models_leave_out_the_mark_that_opens_calls(name: str) -> None:
+    asked = [tool_of(int), tool("g", {})]
+    form, calls = form_of(name), [("f", {"x": 1}), ("g", {})]
+    for text in SEVERAL[name]:
+        bare = text.strip().replace(f"{form.end}\n{form.begin}", "")
+        for end in (form.end, f"\n{form.end}", ""):
+            assert read(form, bare + end, asked) == calls
+        assert read(form, f"I look.\n{bare}{form.end} Done.", asked) == [
+            ("", "I look."),
+            *calls,
+            ("", "Done."),
+        ]
+        others = [tool("other", {})]
+        assert "".join(text for _, text in read(form, bare, others)) == bare
+        assert read(form, bare, []) == [("", bare)]
+
+
+def test_deepseeks_marks_are_those_of_the_template() -> None:
+    form = ToolFormat.of(Marked("{{ '<' + dsml + 'tool_calls>' }}", "｜DSML｜"))
+    assert form == ("deepseek_v32", "<｜DSML｜tool_calls>", "</｜DSML｜tool_calls>")
+
+
+def test_a_text_by_its_mark_is_one_only_where_the_schema_has_texts() -> None:
+    form = form_of("deepseek_v32")
+    text = form.begin + TAGGED["deepseek_v32"].format(5) + form.end
+    for kind, value in ((int, 5), (str, "5"), (int | str, "5"), (Any, "5")):
+        assert read(form, text, [tool_of(kind)]) == [("f", {"x": value})]
+        unmarked = text.replace(' string="true"', "")
+        assert read(form, unmarked, [tool_of(kind)]) == [("f", {"x": "5" if kind is str else 5})]
+
+
+@pytest.mark.parametrize("name", TAGGED)
+def test_some_models_write_all_arguments_between_tags_as_json(name: str) -> None:
+    form = form_of(name)
+    before, _, after = TAGGED[name].partition("{}")
+    begin, end = re.split("<[^<]*(parameter|arg_key)", before)[0], after.partition(">")[2]
+    text = f'{form.begin}{begin}\n{{"x": "a"}}\n{end}{form.end}'
+    assert read(form, text, [tool_of(str)]) == [("f", {"x": "a"})]
+
+
+def test_lists_and_objects_may_be_written_as_in_python() -> None:
+    form = form_of("qwen3_coder")
+    for kind, written, value in (
+        (list[str], "['a', \"b\"]", ["a", "b"]),
+        (dict[str, Any], "{'a': True, 'b': None}", {"a": True, "b": None}),
+        (list[str] | None, "['a']", ["a"]),
+        (list[str] | str, "['a']", "['a']"),
+        (str, "{'a': 1}", "{'a': 1}"),
+        (list[str], "['a'", "['a'"),
+        (dict[str, Any], "{1j, b'x'}", "{1j, b'x'}"),
+        (list[str], "(1, 2)", "(1, 2)"),
+    ):
+        text = form.begin + TAGGED["qwen3_coder"].format(written) + form.end
+        assert read(form, text, [tool_of(kind)]) == [("f", {"x": value})], written
+
+
 PYTHON: list[tuple[str, Any]] = [
     ("""'it is "5"'""", 'it is "5"'),
     (r'"it\'s \"5\" \\ \/ \n\t\u0142 \x41 \d"', 'it\'s "5" \\ / \n\tł A \\d'),
@@ -390,6 +455,7 @@ PYTHON: list[tuple[str, Any]] = [
     ('{"a": [1, True, null], "b": {}}', {"a": [1, True, None], "b": {}}),
     ("[ 1,-2.5, .5, 1_000 ]", [1, -2.5, 0.5, 1000]),
     ("None", None),
+    ("07", 7),
     ("123456789012345678901234567890", 123456789012345678901234567890),
 ]
 
@@ -456,8 +522,13 @@ def test_calls_in_a_format_that_is_no_grammar_are_enforced_as_json() -> None:
             (one.replace("f", "h"), False),
         ):
             assert accepts(grammar, text) is fits, text
-        assert read(form, f"{one}\n{other}", asked) == [("f", {"x": 1}), ("g", {})]
+        for between in ("\n", "; ", ";\n", ", "):
+            for begin in ("", llama.begin if form is llama else ""):
+                text = f"{begin}{one}{between}{other}"
+                assert read(form, text, asked) == [("f", {"x": 1}), ("g", {})]
+        assert read(form, f"{one}; x", asked)[1] == ("", "; x")
     assert read(llama, "Na przykład:\n" + one.replace("f", "h"), asked)[0][0] == ""
+    assert read(llama, f"I look: {llama.begin}{one}", asked) == [("", "I look:"), ("f", {"x": 1})]
     assert ToolFormat.of(Marked("{{ messages }}")) is None
     with pytest.raises(UsageError, match="none can be enforced"):
         calls_grammar(None, target().vocabulary, [tool_of(int)], ANY_TOOL)

@@ -7,7 +7,7 @@ space beside them, are in no block. However the text is cut into parts, the bloc
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Iterator
+from collections.abc import Collection, Generator, Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias, TypeVar
 
@@ -158,11 +158,14 @@ class Blocks:
 
     def _marked(self) -> Steps[None]:
         """Thoughts and calls between marks. A thought begins where no text has begun. Where there
-        are tools, a line may also begin with a call of one in JSON without any mark."""
+        are tools, a call of one may also come without the mark of the format, and a line may begin
+        with one in JSON."""
         form = self.form
-        bare = _BARE if self.tools and form.calls is not None else ()
         begin, end = form.thought or ("", "")
-        called = "" if form.calls is None else form.calls.begin
+        called, bare = "", list[str]()
+        if form.calls is not None:
+            called = form.calls.begin
+            bare = [*filter(None, [form.calls.opening]), *_BARE] if self.tools else []
         while True:
             own = end if self.kind == "thought" else begin
             mark = yield from self._text_until(own, called, *form.dropped, *bare)
@@ -206,19 +209,29 @@ class Blocks:
 
     def _bare_call(self, mark: str) -> Steps[None]:
         """A call of one of the tools that begins with `mark`, or the mark as text."""
+        form, is_json = self.form.calls, mark in _BARE
+        assert form is not None
         is_text = self._is_open and self.blocks[-1].kind == "text"
         before = (self.blocks[-1].text if is_text else "\n") + self._space
         begins_line = before.rstrip(" \t").endswith("\n") and self.kind == "text"
-        if begins_line and not self._failures and self._bare_failures < _MOST_FAILURES:
+        may_be = begins_line or not is_json
+        if may_be and not self._failures and self._bare_failures < _MOST_FAILURES:
             self._source.give_back(mark)
-            if (yield from self._calls(bare_calls(self._source, self.tools))):
+            named = {tool["function"]["name"] for tool in self.tools}
+            calls = (
+                bare_calls(self._source, named)
+                if is_json
+                else read_calls(form.parser, self._source, form.end, self.tools)
+            )
+            if (yield from self._calls(calls, named)):
                 return
             self._bare_failures += 1
             yield from self._source.expect(mark)
         yield from self._written(mark)
 
-    def _calls(self, calls: Calls) -> Steps[bool]:
-        """The calls that a reader finds. Returns: False if there are none, so all is text."""
+    def _calls(self, calls: Calls, named: Collection[str] | None = None) -> Steps[bool]:
+        """The calls that a reader finds. named: the names that they may have; None for any.
+        Returns: False if there are none, so all is text."""
         before, space, after_mark = self.kind, self._space, self._after_mark
         complete, begun = 0, 0
         self._source.keep()
@@ -228,6 +241,8 @@ class Blocks:
                 if part is None:
                     yield None
                 elif isinstance(part, Named):
+                    if named is not None and part.name not in named:
+                        raise UnreadableError
                     begun += 1
                     yield from self._begun(Block("call", "", part.id or call_id(), part.name))
                 elif isinstance(part, Ended):

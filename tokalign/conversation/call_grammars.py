@@ -15,6 +15,7 @@ from tokalign.conversation.tool_calls import (
     MINIMAX,
     MUSE,
     QWEN_CODER,
+    SEED,
     Tags,
     parameters_of,
     schema_of,
@@ -227,4 +228,5 @@ _LARK: Mapping[str, Callable[[_Writer, Mapping[str, Any]], str]] = {
     "muse_spark": partial(_tagged_call, MUSE, ("\n", "\n", "\n")),
     "pythonic": _python_call,
     "qwen3_coder": partial(_tagged_call, QWEN_CODER, ("\n", "\n", "\n")),
+    "seed_oss": partial(_tagged_call, SEED, ("\n", "\n", "\n")),
 }

@@ -41,25 +41,27 @@ Calls: TypeAlias = Generator[Named | str | Ended | None, None, None]
 NAME = re.compile(r"[^\s<>\"'(){}\[\],;=]*")
 
 
-def bare_calls(source: Incoming, tools: Tools) -> Calls:
-    """JSON calls of the given tools without the marks of a format, as they are or fenced:
+def bare_calls(source: Incoming, named: Collection[str]) -> Calls:
+    """JSON calls of tools with these names without the marks of a format, as they are or fenced:
     "```json", a line with `{"name": "f", "arguments": {}}`, and "```"."""
     fence = ""
     if (yield from source.peek()) == "`":
         fence = yield from source.expect("```")
         if (yield from source.take(_LETTERS)) not in ("", "json", "tool_call"):
             raise UnreadableError
-    yield from json_calls(source, fence, named={tool["function"]["name"] for tool in tools})
+    yield from json_calls(source, fence, named=named)
 
 
 _LETTERS = re.compile(r"\w*")
+_BETWEEN = re.compile(r"[\s;,]*")
 
 
 def json_calls(
     source: Incoming, end: str, _tools: Tools = (), *, named: Collection[str] | None = None
 ) -> Calls:
-    """`{"name": ..., "arguments": {...}}`, one or several, or a list of them. named: the names that
-    make a call of what may as well be another object; None for any name."""
+    """`{"name": ..., "arguments": {...}}`, one or several, or a list of them. Some models write
+    `;` or `,` between two. named: the names that make a call of what may as well be another object;
+    None for any name."""
     is_list = (yield from source.following()) == "["
     if is_list:
         yield from source.expect("[")
@@ -68,7 +70,10 @@ def json_calls(
         yield from _json_call(source, end, named)
         if is_list and (yield from source.mark(",", "]")) == "]":
             break
-        following = yield from source.following()
+        between = yield from source.take(_BETWEEN)
+        following = yield from source.peek()
+        if following != "{":
+            source.give_back(between)
     yield from close_calls(source, end)
 
 
@@ -153,7 +158,10 @@ def mistral_calls(source: Incoming, end: str, _tools: Tools) -> Calls:
     yield from source.space()
     if not name:
         raise UnreadableError
-    if (yield from source.expect("[ARGS]", "[CALL_ID]")) == "[CALL_ID]":
+    mark = yield from source.expect("[ARGS]", "[CALL_ID]", "{")
+    if mark == "{":  # some models leave the mark out
+        source.give_back(mark)
+    elif mark == "[CALL_ID]":
         yield from source.until("[ARGS]")
     yield from json_arguments(source, Named(name))
 
@@ -201,4 +209,6 @@ def _marked_calls(
             return
         yield from source.space()
         yield from read(source)
-        yield from source.mark(after, or_end=True)
+        mark = yield from source.mark(after, begin, *filter(None, [end]), or_end=True)
+        if mark != after:  # which some models leave out
+            source.give_back(mark)

@@ -84,9 +84,10 @@ def _value(source: Incoming, begin: str, depth: int) -> Reading[None]:
 
 
 def _number(word: str) -> str:
-    """A number in JSON that Python writes otherwise, such as `.5`. Raises: UnreadableError."""
+    """A number in JSON that Python writes otherwise, such as `.5`; `07` is no number in either.
+    Raises: UnreadableError."""
     try:
-        number = literal_eval(word)
+        number = int(word) if word.isdecimal() else literal_eval(word)
         json.dumps(number, allow_nan=False)
     except (ValueError, SyntaxError) as error:
         raise UnreadableError from error

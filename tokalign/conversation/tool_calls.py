@@ -30,6 +30,7 @@ from tokalign.conversation.json_calls import (
     Tools,
     close_calls,
     deepseek_calls,
+    json_arguments,
     json_calls,
     kimi_calls,
     mistral_calls,
@@ -77,6 +78,7 @@ class Tags(NamedTuple):
 QWEN_CODER = Tags(
     ("<function=", ">"), ("<parameter=", ">"), "</parameter>", "</function>", pad="\n"
 )
+SEED = QWEN_CODER._replace(pad="")
 MINIMAX = Tags(('<invoke name="', '">'), ('<parameter name="', '">'), "</parameter>", "</invoke>")
 MUSE = Tags(
     ('<atem:invoke name="', '">'),
@@ -121,6 +123,10 @@ def _tagged_arguments(
 ) -> Calls:
     """Up to the tag that ends the call."""
     opening, *closing = tags.key
+    if (yield from source.following()) == "{":  # some models write all of them as JSON
+        yield from json_arguments(source, Named(name))
+        yield from source.mark(tags.tail or end)
+        return
     before = ""
     while True:
         mark = yield from source.mark(opening, tags.tail or end)
@@ -130,10 +136,14 @@ def _tagged_arguments(
             yield "}" if before else "{}"
             yield Ended()
             return
-        key = (yield from source.until(closing[0])).strip()
-        is_text = tags.has_types and (yield from source.expect("true", "false")) == "true"
-        parameter = _TEXT if is_text else known.get(key, Parameter.ANYTHING)
-        for tag in closing[1:]:
+        name, mark = yield from collected(source.pieces(*closing))
+        if not mark:
+            raise CutOffError
+        key, rest = name.strip(), closing[closing.index(mark) + 1 :]
+        parameter = known.get(key, Parameter.ANYTHING)
+        if tags.has_types and rest and (yield from source.expect("true", "false")) == "true":
+            parameter = _TEXT if parameter.parted()[0].alternatives else parameter
+        for tag in rest:
             yield from source.mark(tag)
         if tags.pad and (yield from source.peek()) == tags.pad:
             yield from source.expect(tags.pad)
@@ -168,8 +178,8 @@ def _quoted(source: Incoming, *ends: str) -> Reading[None]:
 def _gemma(quote: str, source: Incoming, end: str, _tools: Tools) -> Calls:
     """`call:name{key:5,other:<escape>text<escape>}`, one or several."""
     following = "c"
-    while following == "c":
-        yield from source.expect("call:")
+    while following in ("c", ":"):
+        yield from source.expect("call:", ":")
         name = yield from source.take(NAME)
         if not name or (yield from source.peek()) != "{":
             raise CutOffError if source.is_done else UnreadableError
@@ -238,12 +248,14 @@ READERS: Mapping[str, Callable[[Incoming, str, Tools], Calls]] = {
     "json_tools": json_calls,
     "kimi_k2": kimi_calls,
     "laguna": partial(_tagged, GLM),
+    "llama3": json_calls,
     "longcat": partial(_tagged, LONGCAT),
     "minimax_m2": partial(_tagged, MINIMAX),
     "mistral": mistral_calls,
     "muse_spark": partial(_tagged, MUSE),
     "pythonic": python_calls,
     "qwen3_coder": partial(_tagged, QWEN_CODER),
+    "seed_oss": partial(_tagged, SEED),
 }
 
 

@@ -10,7 +10,17 @@ from secrets import choice as chosen
 from string import ascii_letters, digits
 from typing import Any, NamedTuple
 
-from tokalign.conversation.tool_calls import DSML, GLM, LONGCAT, READERS, Tags
+from tokalign.conversation.tool_calls import (
+    DSML,
+    GLM,
+    LONGCAT,
+    MINIMAX,
+    MUSE,
+    QWEN_CODER,
+    READERS,
+    SEED,
+    Tags,
+)
 
 ANY_TOOL = ""
 """A `tool_choice` that leaves the tool to the model; other texts name one."""
@@ -83,8 +93,10 @@ class ToolFormat(NamedTuple):
         if set(marks) <= tokens:
             return cls(HARMONY, "", "")
         if "｜DSML｜" in template or "｜DSML｜" in tokens:
-            calls = "tool_calls" if "｜DSML｜tool_calls>" in template else "function_calls"
+            calls = "tool_calls" if "tool_calls>" in template else "function_calls"
             return cls("deepseek_v32", f"<｜DSML｜{calls}>", f"</｜DSML｜{calls}>")
+        if "<seed:tool_call>" in template:
+            return cls("seed_oss", "<seed:tool_call>", "</seed:tool_call>")
         if DEEPSEEK.begin in template or DEEPSEEK.begin in tokens:
             return DEEPSEEK if "```json" in template else DEEPSEEK._replace(parser="deepseek_v31")
         return LLAMA if '"parameters": ' in template and "tools" in template else None
@@ -92,7 +104,7 @@ class ToolFormat(NamedTuple):
     @property
     def is_known(self) -> bool:
         """Whether all of its marks are known."""
-        return self.parser in (HARMONY, LLAMA.parser) or self.parser in READERS
+        return self.parser == HARMONY or self.parser in READERS
 
     @property
     def marks(self) -> tuple[str, ...]:
@@ -100,13 +112,18 @@ class ToolFormat(NamedTuple):
         return (self.begin, self.end, *_INNER_MARKS.get(self.parser, ()))
 
     @property
+    def opening(self) -> str:
+        """The mark of a single call, which some models write without `begin` before it."""
+        return _OPENINGS.get(self.parser, "")
+
+    @property
     def has_short_ids(self) -> bool:
         """Whether the template refuses ids of calls that are not short; see `with_call_ids`."""
         return self.parser == "mistral"
 
 
-LLAMA = ToolFormat("llama3", "", "")
-"""That of Llama 3: a line of JSON without marks, which is a call wherever the name is a tool's."""
+LLAMA = ToolFormat("llama3", "<|python_tag|>", "")
+"""That of Llama 3: a line of JSON, which is a call without the mark too if the name is a tool's."""
 
 DEEPSEEK = ToolFormat("deepseek_v3", "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>")
 """That of DeepSeek V3 and R1, which fence arguments; V3.1 does not."""
@@ -117,6 +134,17 @@ def _marks_of(tags: Tags) -> tuple[str, ...]:
 
 
 _DEEPSEEK_MARKS = ("<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>")
+_KIMI_MARKS = ("<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>")
+_OPENINGS: Mapping[str, str] = {
+    "deepseek_v3": _DEEPSEEK_MARKS[0],
+    "deepseek_v31": _DEEPSEEK_MARKS[0],
+    "deepseek_v32": DSML.name[0],
+    "kimi_k2": _KIMI_MARKS[0],
+    "minimax_m2": MINIMAX.name[0],
+    "muse_spark": MUSE.name[0],
+    "qwen3_coder": QWEN_CODER.name[0],
+    "seed_oss": SEED.name[0],
+}
 _INNER_MARKS: Mapping[str, tuple[str, ...]] = {
     "deepseek_v3": _DEEPSEEK_MARKS,
     "deepseek_v31": _DEEPSEEK_MARKS,
@@ -124,7 +152,7 @@ _INNER_MARKS: Mapping[str, tuple[str, ...]] = {
     "function_gemma": ("<escape>",),
     "gemma4": ('<|"|>',),
     "glm47": _marks_of(GLM),
-    "kimi_k2": ("<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"),
+    "kimi_k2": _KIMI_MARKS,
     "laguna": _marks_of(GLM),
     "longcat": _marks_of(LONGCAT),
     "mistral": ("[ARGS]", "[CALL_ID]"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from ast import literal_eval
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -79,7 +80,7 @@ class Parameter:
                 if _fits(value, schema, self.root):
                     return int(value) if schema.get("type") == "integer" else value
         except (ValueError, RecursionError):  # it is no JSON, or nested too deeply
-            return text
+            return text if any(map(_is_text, self.alternatives)) else _python(text)
         return text if any(map(_is_text, self.alternatives)) else value
 
     def parted(self) -> tuple[Parameter, Parameter]:
@@ -153,6 +154,17 @@ def _json(text: str) -> Any:
     value = json.loads(_PYTHON.get(text.strip(), text), strict=False)
     json.dumps(value, allow_nan=False)
     return value
+
+
+def _python(text: str) -> Any:
+    """The list or the object that a text in Python means, where one is wanted; models write it as
+    well as JSON. The text itself if it is neither."""
+    try:
+        value = literal_eval(text.strip())
+        json.dumps(value, allow_nan=False)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return text
+    return value if isinstance(value, dict | list) else text
 
 
 _PYTHON = {"True": "true", "False": "false", "None": "null"}
