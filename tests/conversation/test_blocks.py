@@ -145,7 +145,7 @@ LIKE_CALLS = [
 ]
 
 
-@pytest.mark.parametrize("text", [*LIKE_CALLS, CALL, f"Hm.\n{CALL}\n", "</think>", "\n\n x \n"])
+@pytest.mark.parametrize("text", [*LIKE_CALLS, CALL, f"Hm.\n{CALL}\n", "x </think>", "\n\n x \n"])
 def test_without_tools_a_text_is_itself(text: str) -> None:
     for form in (TEXT_ONLY, CHAT.without_calls()):
         assert made(form, text) == [("text", text)]
@@ -212,6 +212,22 @@ def test_thoughts_begin_where_no_text_has_begun() -> None:
     assert kinds == ["thought"] * 10 + ["text"] * 2
 
 
+@pytest.mark.parametrize("opens_in", ["text", "thought"])
+def test_marks_of_thoughts_that_change_nothing_are_dropped(
+    opens_in: Literal["text", "thought"],
+) -> None:
+    thought, text = ("thought", "Hm."), ("text", "To.")
+    for written in ("<think>Hm.</think>To.", "<think>\nHm.\n</think>\n</think>\n\nTo."):
+        assert made(CHAT, written, opens_in=opens_in) == [thought, text]
+    assert made(CHAT, "</think>To.", opens_in=opens_in) == [text]
+    assert made(CHAT, f"<think>Hm.{CALL}\n</think>To.", opens_in=opens_in)[::2] == [thought, text]
+    inside = "<think>Hm. <think> x</think>To </think>."
+    assert made(CHAT, inside, opens_in=opens_in) == [
+        ("thought", "Hm. <think> x"),
+        ("text", "To </think>."),
+    ]
+
+
 @pytest.mark.parametrize(("form", "long"), [(CHAT, CALL), (XML, XML_CALL)])
 def test_a_stream_is_never_silent_while_a_call_is_written(form: AnswerForm, long: str) -> None:
     blocks = Blocks(form, tools=TOOLS)
@@ -266,7 +282,25 @@ def test_messages_of_muse_are_told_by_whom_they_are_to() -> None:
 def test_marks_that_mean_nothing_are_dropped() -> None:
     form = AnswerForm(dropped=("<|open|>response<|sep|>", "<|close|>response<|sep|>"))
     text = "<|open|>response<|sep|>Paris.<|close|>response<|sep|>"
-    assert made(form, text) == [("text", "Paris.")]
+    for opens_in in ("text", "thought"):  # a model may answer where the prompt lets it think
+        assert made(form, text, opens_in=opens_in) == [("text", "Paris.")]
+
+
+def test_marks_of_thoughts_that_mlx_lm_does_not_look_for() -> None:
+    tokenizer: Any = SimpleNamespace(
+        tool_parser=None,
+        chat_template="",
+        get_added_vocab=lambda: {"[THINK]": 1, "[/THINK]": 2},
+        has_thinking=False,
+        think_start=None,
+        think_end=None,
+        structural_markers=(),
+        response_initial_state=None,
+    )
+    form = AnswerForm.of(tokenizer)
+    assert made(form, "[THINK]Hm.[/THINK]To.") == [("thought", "Hm."), ("text", "To.")]
+    vocabulary: Any = SimpleNamespace(special_ids={"[THINK]": 1, "[/THINK]": 2, "[INST]": 3})
+    assert form.silent_ids(vocabulary) == {3}
 
 
 def test_only_the_spelling_of_a_forms_own_marks_is_a_part_of_an_answer() -> None:

@@ -12,6 +12,9 @@ from tokalign.runtime.grammar import Grammar
 from tokalign.tokenizer.vocabulary import TargetId, Vocabulary
 
 MESSAGE_ENDS = ("<|end|>", "<|return|>", "<|call|>", "<|eom|>", "<|eot|>")
+_THOUGHTS = (("[THINK]", "[/THINK]"), ("<seed:think>", "</seed:think>"))
+"""Marks around thoughts that mlx-lm does not look for."""
+
 _HEADER_MARKS = ("<|start|>", "<|channel|>", "<|message|>", "<|constrain|>", *MESSAGE_ENDS)
 
 
@@ -34,10 +37,11 @@ class AnswerForm:
         """The form of a model's chats. tokenizer: mlx-lm's."""
         calls = ToolFormat.of(tokenizer)
         is_harmony = calls is not None and calls.parser == HARMONY
+        thoughts = [(tokenizer.think_start, tokenizer.think_end)] * tokenizer.has_thinking
+        tokens = set(tokenizer.get_added_vocab())
+        thoughts += [marks for marks in _THOUGHTS if tokens.issuperset(marks)]
         return cls(
-            thought=(tokenizer.think_start, tokenizer.think_end)
-            if tokenizer.has_thinking
-            else None,
+            thought=thoughts[0] if thoughts else None,
             calls=calls,
             dropped=tuple(tokenizer.structural_markers),
             has_channels=is_harmony or tokenizer.response_initial_state == "header",

@@ -133,8 +133,13 @@ class Blocks:
             self._is_open = False
             yield Step("end", len(self.blocks) - 1, self.blocks[-1])
 
+    @property
+    def _grows(self) -> bool:
+        """Whether the last block is open and of the current kind."""
+        return self._is_open and self.blocks[-1].kind == self.kind
+
     def _grown(self, text: str) -> Iterator[Step]:
-        if not self._is_open or self.blocks[-1].kind != self.kind:
+        if not self._grows:
             yield from self._begun(Block(self.kind))
         self.blocks[-1].text += text
         yield Step("grow", len(self.blocks) - 1, self.blocks[-1], text)
@@ -157,9 +162,9 @@ class Blocks:
     # -- marks in a text ---------------------------------------------------------------------------
 
     def _marked(self) -> Steps[None]:
-        """Thoughts and calls between marks. A thought begins where no text has begun. Where there
-        are tools, a call of one may also come without the mark of the format, and a line may begin
-        with one in JSON."""
+        """Thoughts and calls between marks. A thought begins where no text has begun; before that,
+        a mark that changes nothing is dropped. Where there are tools, a call of one may also come
+        without the mark of the format, and a line may begin with one in JSON."""
         form = self.form
         begin, end = form.thought or ("", "")
         called, bare = "", list[str]()
@@ -167,18 +172,16 @@ class Blocks:
             called = form.calls.begin
             bare = [*filter(None, [form.calls.opening]), *_BARE] if self.tools else []
         while True:
-            own = end if self.kind == "thought" else begin
-            mark = yield from self._text_until(own, called, *form.dropped, *bare)
+            mark = yield from self._text_until(begin, end, called, *form.dropped, *bare)
             if not mark:
                 return
-            is_text = self._is_open and self.blocks[-1].kind == "text"
             if mark == called:
                 yield from self._call_after(mark)
             elif mark in bare:
                 yield from self._bare_call(mark)
             elif mark in form.dropped:
-                self._turn(self.kind)
-            elif mark == begin and is_text:
+                self._turn("text")
+            elif self._grows and (self.kind == "text" or mark == begin):
                 yield from self._written(mark)
             else:
                 self._turn("text" if mark == end else "thought")
@@ -277,7 +280,7 @@ class Blocks:
             if header is not None:
                 is_thought = re.search(r"<\|channel\|>analysis|to=self\b", header)
                 self._turn("thought" if is_thought else "text")
-                if self._is_open and self.blocks[-1].kind == self.kind:
+                if self._grows:
                     self._space, self._after_mark = "\n\n", False  # between two messages
             recipient = re.search(r"to=functions\.([^\s<]+)", header or "")
             if recipient and self.form.calls is not None:
