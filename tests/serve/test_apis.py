@@ -553,6 +553,18 @@ def test_thoughts_and_broken_calls_have_the_shapes_of_the_clients_types() -> Non
     assert TypeAdapter(ResponseStreamEvent).validate_python(last).response.status == "failed"
 
 
+def test_texts_with_something_between_them_are_paragraphs_of_a_chat() -> None:
+    broken = "<tool_call>{broken"
+    text = f"Hm.</think>Raz.\n{CALL}\nDwa. <tool_call>x{CALL}</think><think>Ach.</think>{broken}"
+    events, whole = events_of(Chats, text)
+    message = whole["choices"][0]["message"]
+    assert message["content"] == f"Raz.\n\nDwa. <tool_call>x\n\n{broken}"
+    assert message["reasoning"] == "Hm.\n\nAch."
+    for name in ("content", "reasoning"):
+        deltas = [choice["delta"] for one in events for choice in one["choices"]]
+        assert "".join(delta.get(name) or "" for delta in deltas) == message[name]
+
+
 @pytest.mark.parametrize("value", ['"\\ud83d"', "1e999", "-1e999", '{"y": ["\\ud800"]}'])
 def test_calls_with_what_json_libraries_cannot_write_are_answered(value: str) -> None:
     call = f'{{"name": "pogoda", "arguments": {{"city": {value}}}}}'

@@ -62,8 +62,15 @@ class Choice:
         return self._text.blocks[: self._end]
 
     def text(self, kind: Kind) -> str:
-        """The text of all blocks of a kind."""
-        return "".join(block.text for block in self.blocks if block.kind == kind)
+        """The text of all blocks of a kind, for an API that writes them as one."""
+        parts = ((i, block.text) for i, block in enumerate(self.blocks) if block.kind == kind)
+        return "".join(self.before(index) + text for index, text in parts)
+
+    def before(self, index: int) -> str:
+        """What comes between a block and the one before it of its kind where both are one text: a
+        blank line, unless there is nothing else between them. A broken call is their text too."""
+        whole = [block.kind for block in self.blocks[: index + 1] if not block.is_broken]
+        return "\n\n" if whole[-1] in whole[:-2] and whole[-2] != whole[-1] else ""
 
     def take_tokens(self) -> list[Emitted]:
         """The tokens since the last call."""

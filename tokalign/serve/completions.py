@@ -42,9 +42,13 @@ class Chats(Rendering):
             yield self._chunk([{**self._frame(choice), "delta": delta}], **self.notes(choices))
 
     def step(self, choice: Choice, step: Step | None) -> Iterator[bytes]:
-        """A chunk wherever a block grows or a call begins, a last one, and empty signs of life."""
-        is_call = step is not None and step.block.kind == "call"
-        if step is None or step.what in ("grow", "alive") or (is_call and step.what == "begin"):
+        """A chunk wherever a block grows, or begins with more than its kind, a last one, and empty
+        signs of life."""
+        if step is not None and step.what == "begin":
+            tells = step.block.kind == "call" or choice.before(step.at) != ""
+        else:
+            tells = step is None or step.what != "end"
+        if tells:
             yield self._chunk([self._part(choice, step)])
 
     def reading(self, reading: Reading) -> list[bytes]:
@@ -102,7 +106,8 @@ class Chats(Rendering):
                 begun = _call(replace(step.block, text="")) if step.what == "begin" else grown
                 delta["tool_calls"] = [{**begun, "index": index}]
             else:
-                delta["content" if step.block.kind == "text" else "reasoning"] = step.text
+                text = choice.before(step.at) if step.what == "begin" else step.text
+                delta["content" if step.block.kind == "text" else "reasoning"] = text
         return {**self._frame(choice), "delta": delta}
 
     def _whole(self, choice: Choice) -> dict[str, Any]:
