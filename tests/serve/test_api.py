@@ -200,6 +200,17 @@ def test_logprobs_of_a_completion(server: Server) -> None:
     assert streamed_offsets == found.text_offset
 
 
+def test_the_chosen_token_is_among_the_likely_ones_whatever_its_rank(server: Server) -> None:
+    for top in (0, 1):
+        reply = complete(server, "Wisła", logprobs=top, temperature=2, seed=1).json
+        found = reply["choices"][0]["logprobs"]
+        for token, logprob, likely in zip(
+            found["tokens"], found["token_logprobs"], found["top_logprobs"], strict=True
+        ):
+            assert likely[token] == logprob
+            assert len(likely) <= top + 1
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_tokens_that_are_parts_of_a_character_have_names_and_places(
     server: Server, stream: bool

@@ -159,7 +159,8 @@ class Completions(Chats):
         for entry in content:
             offsets.append(choice.shown)
             choice.shown += len(self._decoders[choice.index].decode(bytes(entry["bytes"])))
-        tops = [entry["top_logprobs"] for entry in content]
+        # The token that was chosen is among them, as in OpenAI's API, whatever its rank.
+        tops = [[*entry["top_logprobs"], entry] for entry in content]
         return {
             "content": content,
             "text_offset": offsets,
