@@ -383,6 +383,14 @@ def messages_of(*items: dict[str, Any]) -> list[dict[str, Any]]:
     return history
 
 
+def test_a_thought_without_content_is_its_summary() -> None:
+    summary = [{"type": "summary_text", "text": "Ha."}]
+    content = [{"type": "reasoning_text", "text": "Hm."}]
+    for more, thought in (({}, "Ha."), ({"content": []}, "Ha."), ({"content": content}, "Hm.")):
+        (read,) = messages_of({"type": "reasoning", "summary": summary, **more})
+        assert read["reasoning_content"] == thought
+
+
 PATCH = {"type": "update_file", "path": "a.py", "diff": "+ł"}
 SCREEN = {"type": "computer_screenshot", "image_url": "data:image/png;base64,iVBORw0="}
 LEFT_OUT = "[A part of type {} was left out here: this model reads only text.]"

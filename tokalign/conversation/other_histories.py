@@ -127,7 +127,7 @@ def _of_item(path: str, item: Message) -> Iterator[Message]:
         case {"type": "function_call_output", "call_id": str(name), "output": output}:
             yield _result(name, output)
         case {"type": "reasoning"}:
-            content = item.get("content") or []
+            content = item.get("content") or item.get("summary") or []
             parts = content if isinstance(content, list) else [{"text": content}]
             texts = [part.get("text") for part in parts if isinstance(part, dict)]
             thought = "".join(text for text in texts if isinstance(text, str))
