@@ -24,7 +24,8 @@ from tokalign.conversation.tools import ANY_TOOL, HARMONY, LLAMA, ToolFormat
 from tokalign.errors import UsageError
 from tokalign.runtime.grammar import Grammar, json_lark
 from tokalign.runtime.grammar.grammar import lark_literal
-from tokalign.runtime.grammar.parameters import Parameter, required_of
+from tokalign.runtime.grammar.objects import required_of
+from tokalign.runtime.grammar.parameters import Parameter
 from tokalign.runtime.grammar.schema import json_part
 from tokalign.tokenizer.vocabulary import TargetId, Vocabulary
 

@@ -36,7 +36,8 @@ from tokalign.conversation.json_calls import (
     mistral_calls,
 )
 from tokalign.conversation.python_calls import python_calls
-from tokalign.runtime.grammar.parameters import Parameter, properties_of
+from tokalign.runtime.grammar.objects import properties_of
+from tokalign.runtime.grammar.parameters import Parameter
 
 
 def schema_of(function: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -97,6 +97,31 @@ def test_only_the_part_that_cannot_be_enforced_is_left_out() -> None:
     assert Grammar.json_schema(field(both), strict=False).ignored == places
 
 
+def union(*kinds: Any, required: bool = True) -> dict[str, Any]:
+    """A union of classes as pydantic writes it, whose parts are told apart by their kinds."""
+    needs = {"required": ["kind"]} if required else {}
+    parts = {
+        str(index): {"type": "object", "properties": {"kind": kind}, **needs}
+        for index, kind in enumerate(kinds)
+    }
+    refers = [{"$ref": f"#/$defs/{name}"} for name in parts]
+    return {"oneOf": refers, "discriminator": {"propertyName": "kind"}, "$defs": parts}
+
+
+def test_a_union_of_classes_is_enforced_where_a_text_tells_them_apart() -> None:
+    apart = union({"const": "cat"}, {"enum": ["dog", "wolf"]}, {"const": "cow", "type": "string"})
+    assert Grammar.json_schema(apart).ignored == ()
+    alike = [
+        union({"const": "cat"}, {"enum": ["dog", "cat"]}),
+        union({"const": "cat"}, {"const": 5}),
+        union({"const": "cat"}, {"type": "string"}),
+        union({"const": "cat"}, {"const": "dog"}, required=False),
+        {**union({"const": "cat"}, {"const": "dog"}), "$defs": dict.fromkeys("01", True)},
+    ]
+    for schema in alike:
+        assert Grammar.json_schema(schema, strict=False).ignored == ("oneOf",)
+
+
 def test_notes_are_no_keywords() -> None:
     notes = {"title": "T", "default": 1, "examples": [{}], "x-order": 1, "uniqueItems": False}
     assert Grammar.json_schema(field({"type": "integer", **notes})).ignored == ()

@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 
 from tokalign.errors import UsageError
 from tokalign.runtime.grammar.grammar import Grammar, json_lark, lark_literal
+from tokalign.runtime.grammar.objects import properties_of, required_of
 from tokalign.runtime.grammar.schema import referred
 
 Schema = Mapping[str, Any]
@@ -198,20 +199,6 @@ def _fits_any(value: Any, schema: Any, root: Schema) -> bool:
 
 
 # -- schemas ---------------------------------------------------------------------------------------
-
-
-def properties_of(schema: Schema) -> Mapping[str, Any]:
-    """The schemas of an object's properties."""
-    properties = schema.get("properties")
-    return properties if isinstance(properties, dict) else {}
-
-
-def required_of(schema: Schema) -> Sequence[str]:
-    """The names of the properties that an object has to have."""
-    required = schema.get("required")
-    return (
-        [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
-    )
 
 
 def _alternatives(schema: Any, root: Schema, depth: int) -> Iterator[Schema]:

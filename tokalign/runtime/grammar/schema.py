@@ -18,6 +18,7 @@ from tokalign.errors import UsageError, shown
 from tokalign.runtime.grammar.bounds import SchemaBounds, is_number, parsed
 from tokalign.runtime.grammar.matcher import first_line, invalid
 from tokalign.runtime.grammar.numbers import held, is_exact
+from tokalign.runtime.grammar.objects import are_told_apart
 
 _TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
 _STRINGS = ("minLength", "maxLength", "pattern", "format")
@@ -36,6 +37,7 @@ _SAY_NOTHING = {
     *("$schema", "$id", "id", "$anchor", "$defs", "definitions", "$comment", "$vocabulary"),
     *("title", "description", "default", "examples", "example", "deprecated"),
     *("readOnly", "writeOnly", "contentMediaType", "contentEncoding", "x-guidance"),
+    "discriminator",  # OpenAPI's, which says what tells the parts of a oneOf apart
 }
 _UNENFORCED = {
     *("not", "if", "then", "else", "contains", "minContains", "maxContains", "uniqueItems"),
@@ -67,8 +69,10 @@ def json_part(
     if wrong:
         raise UsageError(f"the JSON schema cannot be used: {first_line(wrong)}")
     for warning in warnings:
-        for path in reader.exclusive if "oneOf" in warning else ["a part of it"]:
-            reader.leave_out(path, f"is not followed exactly: {first_line(warning)}")
+        if "oneOf" not in warning:
+            reader.leave_out("a part of it", f"is not followed exactly: {first_line(warning)}")
+        for path in reader.exclusive if "oneOf" in warning else ():
+            reader.leave_out(path, "is followed as anyOf: more than one of its schemas may fit")
     return made, tuple(dict.fromkeys(reader.ignored))
 
 
@@ -142,9 +146,9 @@ def _why_not(name: str, value: Any) -> str:
 
 
 class _Reader:
-    """Reads one document. ignored: what was left out. exclusive: the paths of every oneOf.
-    inexact: those of numbers that are held otherwise. alone: leave out what stands beside a
-    reference, which llguidance refuses in recursion."""
+    """Reads one document. ignored: what was left out. exclusive: the paths of every oneOf
+    whose parts may meet. inexact: those of numbers that are held otherwise. alone: leave out what
+    stands beside a reference, which llguidance refuses in recursion."""
 
     def __init__(self, document: dict[str, Any] | bool, *, strict: bool, alone: bool) -> None:
         self._document, self._strict, self._alone = document, strict, alone
@@ -218,7 +222,7 @@ class _Reader:
         elif name in _MAPS:
             self._read_map(made, path, name, value)
         elif name in _LISTS or (name == "items" and isinstance(value, list)):
-            if name == "oneOf":
+            if name == "oneOf" and not are_told_apart([*map(self._followed, value)]):
                 self.exclusive.append(path)
             made[name] = [self._read(f"{path}[{n}]", item) for n, item in enumerate(value)]
         elif name in _SCHEMAS:
@@ -226,12 +230,22 @@ class _Reader:
         elif name not in _SAY_NOTHING | _UNENFORCED and not name.startswith("x-"):
             self.ignored.append(path)  # as the standard has it, a note
 
-    def _read_reference(self, made: dict[str, Any], path: str, value: Any) -> None:
+    def _followed(self, schema: Any) -> Any:
+        """What a schema refers to, where llguidance does not look for what tells a union's parts
+        apart; the schema itself if it does not refer."""
+        is_reference = isinstance(schema, dict) and "$ref" in schema
+        return self._target(schema["$ref"])[1] if is_reference else schema
+
+    def _target(self, reference: Any) -> tuple[str, Any]:
+        """A reference as a pointer into the document, and what it leads to; None for nothing."""
         base = self._document.get("$id") if isinstance(self._document, dict) else None
-        local = value if isinstance(value, str) else ""
+        local = reference if isinstance(reference, str) else ""
         if isinstance(base, str):
             local = local.removeprefix(base)
-        target = referred(self._document, local)
+        return local, referred(self._document, local)
+
+    def _read_reference(self, made: dict[str, Any], path: str, value: Any) -> None:
+        local, target = self._target(value)
         if not isinstance(target, dict | bool):
             self.leave_out(path, f"refers to nothing in the schema: {shown(value)}")
             return
