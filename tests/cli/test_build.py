@@ -64,7 +64,7 @@ def test_both_tables_are_written_where_documented(
     tables = [folder / "pl.dictionary.tok", folder / "small-draft.alignment.tok"]
     assert report["files"] == [*map(str, tables)]
     assert sorted(folder.iterdir()) == tables
-    assert report["bytes"] == len(TEXT.encode())
+    assert report["text_bytes"] == len(TEXT.encode())
     assert {"seconds", "megabytes_per_second", "peak_memory_mb", "entries"} <= set(report)
     assert report["entries"] == sum(table["entries"] for table in report["tables"]) > 0
     assert str(draft) in ended.err
@@ -226,6 +226,7 @@ def test_an_alignment_reads_no_file(
     pair = ("build", "--draft", draft, "--target", target, "--alignment-only", "--json")
     ended = run(*pair, "none.txt", "--output", tmp_path)
     assert "the FILEs are not read" in ended.err
+    assert "text_bytes" not in ended.json  # a 0 would look like the size of the table
     assert written(ended).corpus == {}
 
 

@@ -366,7 +366,7 @@ def test_a_build_from_an_archive_with_a_line_of_a_gigabyte_keeps_to_its_memory(
     command = ["/bin/sh", "-c", '"$@"; exit $?', "sh", sys.executable, "-m", "tokalign", *build]
     ended = subprocess.run([*map(str, command)], stdout=subprocess.PIPE, text=True, check=True)
     built = json.loads(ended.stdout)
-    assert (built["lines_skipped"], built["bytes"]) == (1, 16 * MANY + 1 + len(LINE))
+    assert (built["lines_skipped"], built["text_bytes"]) == (1, 16 * MANY + 1 + len(LINE))
     assert built["peak_memory_mb"] < 300
 
 

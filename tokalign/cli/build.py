@@ -171,15 +171,18 @@ def command(
             )
         if written.previous is not None:
             note(f"the table that was there is kept as {written.previous}")
+    text = {
+        "text_bytes": built.text_bytes,
+        "lines_skipped": built.lines_skipped,
+        "megabytes_per_second": round(built.text_bytes / built.seconds / 1e6, 3),
+    }
     show(
         {
             "files": [str(written.path) for written in built.tables],
-            "bytes": built.text_bytes,
+            **(text if reads else {}),
             "seconds": round(built.seconds, 3),
-            "megabytes_per_second": round(built.text_bytes / built.seconds / 1e6, 3),
             "peak_memory_mb": round(built.peak_memory / 1e6, 1),
             "entries": sum(written.entries for written in built.tables),
-            "lines_skipped": built.lines_skipped,
             "tables": [
                 {"path": str(t.path), "kind": t.kind, "bytes": t.bytes, "entries": t.entries}
                 for t in built.tables
