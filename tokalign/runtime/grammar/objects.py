@@ -36,5 +36,6 @@ def _texts(object_schema: Mapping[str, Any], name: str) -> set[str]:
     """The texts that a property has to be one of; none if it may be anything else."""
     schema = properties_of(object_schema).get(name)
     values = schema.get("enum", [schema.get("const")]) if isinstance(schema, dict) else [None]
-    is_known = isinstance(values, list) and all(isinstance(value, str) for value in values)
-    return set(values) if is_known and name in required_of(object_schema) else set()
+    texts = [value for value in values if isinstance(value, str)] if type(values) is list else []
+    is_known = texts == values and name in required_of(object_schema)
+    return set(texts) if is_known else set()
