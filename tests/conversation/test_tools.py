@@ -430,6 +430,22 @@ def test_some_models_write_all_arguments_between_tags_as_json(name: str) -> None
     assert read(form, text, [tool_of(str)]) == [("f", {"x": "a"})]
 
 
+@pytest.mark.parametrize("name", TAGGED)
+def test_some_models_leave_out_the_tag_that_ends_a_value(name: str) -> None:
+    form = form_of(name)
+    properties = {"x": {"type": "string"}, "n": {"type": "integer"}}
+    before, _, after = TAGGED[name].partition("{}")
+    begin = re.search("<[^<]*(parameter|arg_key)", before)
+    assert begin is not None
+    head, first = before[: begin.start()], before[begin.start() :]
+    second = first.replace("x", "n").replace("true", "false")
+    tag, mark, rest = after.partition(">")
+    for written in (f"{first}a\n{second}5{tag}{mark}{rest}", f"{first}a{tag}{mark}{second}5{rest}"):
+        text = f"{form.begin}{head}{written.rstrip()}\n{form.end}"
+        ((_, arguments),) = read(form, text, [tool("f", {"properties": properties})])
+        assert arguments in ({"x": "a", "n": 5}, {"x": "a\n", "n": 5})
+
+
 def test_lists_and_objects_may_be_written_as_in_python() -> None:
     form = form_of("qwen3_coder")
     for kind, written, value in (

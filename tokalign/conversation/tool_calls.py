@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -150,27 +150,37 @@ def _tagged_arguments(
             yield from source.expect(tags.pad)
         yield f"{before or '{'}{json.dumps(key, ensure_ascii=False)}: "
         before = ", "
-        yield from _tagged_value(tags, source, parameter)
+        others = [opening + other + closing[0] for other in known if other != key]
+        yield from _tagged_value(tags, source, parameter, [*others, f"{tags.tail}\n{end}"])
 
 
 _TEXT = Parameter([{"type": "string"}], {})
 
 
-def _tagged_value(tags: Tags, source: Incoming, parameter: Parameter) -> Reading[None]:
-    ends = (tags.pad + tags.value, tags.value) if tags.pad else (tags.value,)
+def _tagged_value(
+    tags: Tags, source: Incoming, parameter: Parameter, after: Sequence[str]
+) -> Reading[None]:
+    """after: what comes next where a model leaves out the tag that ends the value."""
+    ends = [text for tag in (tags.value, *after) for text in dict.fromkeys((tags.pad + tag, tag))]
     if parameter.is_text:
-        yield from _quoted(source, *ends)
+        mark = yield from _quoted(source, *ends)
     else:
-        value = parameter.value((yield from source.until(*ends)))
-        yield json.dumps(value, ensure_ascii=False)
+        text, mark = yield from collected(source.pieces(*ends))
+        if not mark:
+            raise CutOffError
+        yield json.dumps(parameter.value(text), ensure_ascii=False)
+    if not mark.endswith(tags.value):
+        source.give_back(mark)
 
 
-def _quoted(source: Incoming, *ends: str) -> Reading[None]:
-    """The text before one of these ends as a JSON string. Raises: CutOffError."""
+def _quoted(source: Incoming, *ends: str) -> Reading[str]:
+    """The text before one of these ends as a JSON string. Returns: the end. Raises: CutOffError."""
     yield '"'
-    if not (yield from source.pieces(*ends, written=json_inside)):
+    mark = yield from source.pieces(*ends, written=json_inside)
+    if not mark:
         raise CutOffError
     yield '"'
+    return mark
 
 
 # -- Gemma -----------------------------------------------------------------------------------------
