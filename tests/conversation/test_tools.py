@@ -430,6 +430,17 @@ def test_some_models_write_all_arguments_between_tags_as_json(name: str) -> None
     assert read(form, text, [tool_of(str)]) == [("f", {"x": "a"})]
 
 
+def test_arguments_may_be_wrapped_in_one_that_the_tool_does_not_have() -> None:
+    form = form_of("deepseek_v32")
+    text = form.begin + TAGGED["deepseek_v32"].format('\n{"x": "a"}') + form.end
+    own = tool("f", {"properties": {"x": {}, "arguments": {}, "input": {}}})
+    for name in ("arguments", "input"):
+        wrapped = text.replace('name="x"', f'name="{name}"')
+        assert read(form, wrapped, [tool_of(str)]) == [("f", {"x": "a"})]
+        assert read(form, wrapped, [own])[0][1].keys() == {name}
+        assert read(form, wrapped, [])[0][1].keys() == {name}
+
+
 @pytest.mark.parametrize("name", TAGGED)
 def test_some_models_leave_out_the_tag_that_ends_a_value(name: str) -> None:
     form = form_of(name)

@@ -18,9 +18,11 @@ from tokalign.conversation.incoming import (
     Incoming,
     Reading,
     UnreadableError,
+    Waiting,
     collected,
     container,
     json_inside,
+    json_value,
 )
 from tokalign.conversation.json_calls import (
     NAME,
@@ -123,7 +125,7 @@ def _tagged_arguments(
     tags: Tags, source: Incoming, end: str, name: str, known: Mapping[str, Parameter]
 ) -> Calls:
     """Up to the tag that ends the call."""
-    opening, *closing = tags.key
+    opening, closing, *_ = tags.key
     if (yield from source.following()) == "{":  # some models write all of them as JSON
         yield from json_arguments(source, Named(name))
         yield from source.mark(tags.tail or end)
@@ -137,21 +139,39 @@ def _tagged_arguments(
             yield "}" if before else "{}"
             yield Ended()
             return
-        name, mark = yield from collected(source.pieces(*closing))
-        if not mark:
-            raise CutOffError
-        key, rest = name.strip(), closing[closing.index(mark) + 1 :]
+        key, is_text = yield from _tagged_key(tags, source)
         parameter = known.get(key, Parameter.ANYTHING)
-        if tags.has_types and rest and (yield from source.expect("true", "false")) == "true":
-            parameter = _TEXT if parameter.parted()[0].alternatives else parameter
-        for tag in rest:
-            yield from source.mark(tag)
+        if is_text and parameter.parted()[0].alternatives:
+            parameter = _TEXT
+        wraps = key in ("arguments", "input") and known and key not in known and not before
+        if wraps and (yield from source.following()) == "{":  # as DeepSeek does at times
+            yield from json_value(source)
+            yield from source.mark(tags.value)
+            yield from source.mark(tags.tail or end)
+            yield Ended()
+            return
         if tags.pad and (yield from source.peek()) == tags.pad:
             yield from source.expect(tags.pad)
         yield f"{before or '{'}{json.dumps(key, ensure_ascii=False)}: "
         before = ", "
-        others = [opening + other + closing[0] for other in known if other != key]
+        others = [opening + other + closing for other in known if other != key]
         yield from _tagged_value(tags, source, parameter, [*others, f"{tags.tail}\n{end}"])
+
+
+def _tagged_key(tags: Tags, source: Incoming) -> Waiting[tuple[str, bool]]:
+    """The name of an argument, up to its value, and whether a mark calls it a text. Some models
+    leave out a mark."""
+    _, *closing = tags.key
+    key, mark = yield from collected(source.pieces(*closing))
+    if not mark:
+        raise CutOffError
+    rest = closing[closing.index(mark) + 1 :]
+    is_text = False
+    if tags.has_types and rest:
+        is_text = (yield from source.expect("true", "false")) == "true"
+    for tag in rest:
+        yield from source.mark(tag)
+    return key.strip(), is_text
 
 
 _TEXT = Parameter([{"type": "string"}], {})
