@@ -151,6 +151,26 @@ def test_recursion_goes_through_references() -> None:
     assert Grammar.json_schema(node, strict=False).ignored in ((), ("properties.next.type",))
 
 
+RECURRING: dict[str, dict[str, Any]] = {
+    "type": {"$ref": "#", "$schema": "http://json-schema.org/draft-07/schema", "type": "object"},
+    "minProperties": {"oneOf": [{"$ref": "#"}, {"type": "null"}], "minProperties": 1},
+    "patternProperties": {
+        "properties": {"a": {"$ref": "#"}},
+        "patternProperties": {"^a": {"type": "object"}},
+    },
+}
+
+
+@pytest.mark.parametrize("left_out", RECURRING)
+def test_what_cannot_be_merged_with_recursion_is_left_out(left_out: str) -> None:
+    node = {"type": "object", "properties": {"x": RECURRING[left_out], "y": {"type": "null"}}}
+    ignored = Grammar.json_schema(node, strict=False).ignored
+    assert f"properties.x.{left_out}" in ignored
+    assert not any(path.endswith("$schema") for path in ignored)
+    with pytest.raises(UsageError, match=left_out):
+        Grammar.json_schema(node)
+
+
 def test_what_nothing_matches_is_refused() -> None:
     for schema in (
         False,

@@ -27,6 +27,7 @@ _COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "m
 _KEPT = {"type", "enum", "const", "required", "pattern", "format", *_NUMBERS}
 _MAPS = ("properties", "patternProperties")
 _LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
+_REFERRING = ("$ref", "anyOf", "oneOf", "allOf")
 _SCHEMAS = ("items", "additionalItems", "additionalProperties")
 _DRAFTS = {
     f"http{s}://json-schema.org/{name}"
@@ -60,7 +61,7 @@ def json_part(
     """
     read = parsed(schema)
     document = read if root is None else parsed(root)
-    for alone in (False, True):
+    for alone in (0, 1, len(_REFERRING)):
         reader = _Reader(document, strict=strict, alone=alone)
         made = reader.document(read)
         wrong, warnings = invalid(json.dumps({"grammars": [{"json_schema": made}]}))
@@ -80,7 +81,7 @@ def check_schema(schema: Any) -> None:
     """Raises: UsageError for a JSON schema that goes beyond a bound, or is none, or has a number
     that llguidance, which gets it as it is, does not hold."""
     document = parsed(schema)
-    reader = _Reader(document, strict=False, alone=False)
+    reader = _Reader(document, strict=False)
     reader.document(document)
     for path in reader.inexact:
         raise UsageError(f"{path} in the JSON schema has a number that no grammar holds exactly")
@@ -148,9 +149,10 @@ def _why_not(name: str, value: Any) -> str:
 class _Reader:
     """Reads one document. ignored: what was left out. exclusive: the paths of every oneOf
     whose parts may meet. inexact: those of numbers that are held otherwise. alone: leave out what
-    stands beside a reference, which llguidance refuses in recursion."""
+    stands beside the first so many of `_REFERRING` where they refer, which llguidance refuses in
+    recursion."""
 
-    def __init__(self, document: dict[str, Any] | bool, *, strict: bool, alone: bool) -> None:
+    def __init__(self, document: dict[str, Any] | bool, *, strict: bool, alone: int = 0) -> None:
         self._document, self._strict, self._alone = document, strict, alone
         self._names: dict[int, str] = {}
         self._pending: list[tuple[str, Any]] = []
@@ -193,11 +195,7 @@ class _Reader:
         for name, value in schema.items():
             self._bounds.check(_join(path, name), name, value)
             self._read_keyword(made, _join(path, name), name, value)
-        if self._alone and "$ref" in made and len(made) > 1:
-            for name in made:
-                if name != "$ref":
-                    self.leave_out(_join(path, name), "stands beside a reference that recurs")
-            return {"$ref": made["$ref"]}
+        self._part_from_references(path, made)
         for names, kinds in ((_NUMBERS, ("integer", "number")), (_STRINGS, ("string",))):
             self._try_values(path, made, names, kinds)
         self._count_properties(path, made)
@@ -229,6 +227,21 @@ class _Reader:
             made[name] = self._read(path, value)
         elif name not in _SAY_NOTHING | _UNENFORCED and not name.startswith("x-"):
             self.ignored.append(path)  # as the standard has it, a note
+
+    def _part_from_references(self, path: str, made: dict[str, Any]) -> None:
+        """Leave out what would be merged with a reference."""
+        beside = list[str]()
+        for lead in _REFERRING[: self._alone]:
+            parts = [made] if lead == "$ref" else made.get(lead, ())
+            if any(isinstance(part, dict) and "$ref" in part for part in parts):
+                beside = [name for name in made if name not in (lead, "$schema")]
+                break
+        else:
+            if self._alone > 1 and "properties" in made and "patternProperties" in made:
+                beside = ["patternProperties"]
+        for name in beside:
+            del made[name]
+            self.leave_out(_join(path, name), "stands beside a reference that recurs")
 
     def _followed(self, schema: Any) -> Any:
         """What a schema refers to, where llguidance does not look for what tells a union's parts
