@@ -144,6 +144,20 @@ def test_references_are_pointers(reference: str) -> None:
         assert Grammar.json_schema(schema, strict=False).ignored == ("properties.x.$ref",)
 
 
+def test_pointers_lead_into_the_nearest_schema_with_an_identifier() -> None:
+    inner = {"$id": "inner", "$defs": {"a": {"type": "string"}}, "$ref": "#/$defs/a"}
+    outer = {"$id": "https://example.com/s", "$defs": {"a": {"type": "integer"}}, **field(inner)}
+    alone = {"$defs": inner["$defs"], **field({"$ref": "#/$defs/a"})}
+    assert Grammar.json_schema(outer) == Grammar.json_schema(alone)
+
+
+def test_neither_names_nor_empty_steps_are_taken_for_other_pointers() -> None:
+    named = {**field({"$ref": "#items"}), "items": {"type": "string"}}
+    assert Grammar.json_schema(named, strict=False).ignored == ("properties.x.$ref",)
+    empty = {"$defs": {"": {"type": "string", "not": {}}}, **field({"$ref": "#/$defs/"})}
+    assert Grammar.json_schema(empty, strict=False).ignored == ("$defs..not",)
+
+
 def test_recursion_goes_through_references() -> None:
     node = {"type": "object", "properties": {"next": {"$ref": "#", "description": "next"}}}
     assert Grammar.json_schema(node).ignored == ()

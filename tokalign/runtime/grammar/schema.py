@@ -88,11 +88,13 @@ def check_schema(schema: Any) -> None:
 
 
 def referred(document: Any, reference: str) -> Any:
-    """What a reference inside a document refers to; None if there is nothing there."""
-    if not reference.startswith("#"):
+    """What a pointer into a document refers to; None if there is nothing there, or a name (`#name`)
+    instead of a pointer."""
+    pointer = unquote(reference)
+    if pointer != "#" and not pointer.startswith("#/"):
         return None
     value = document
-    for step in unquote(reference[1:]).strip("/").split("/") if reference.strip("#/") else []:
+    for step in pointer.split("/")[1:]:
         step = step.replace("~1", "/").replace("~0", "~")
         if isinstance(value, Mapping):
             value = value.get(step)
@@ -153,9 +155,10 @@ class _Reader:
     recursion."""
 
     def __init__(self, document: dict[str, Any] | bool, *, strict: bool, alone: int = 0) -> None:
-        self._document, self._strict, self._alone = document, strict, alone
+        self._strict, self._alone = strict, alone
+        self._base = document  # the nearest schema with an identifier, which pointers lead into
         self._names: dict[int, str] = {}
-        self._pending: list[tuple[str, Any]] = []
+        self._pending: list[tuple[str, Any, dict[str, Any] | bool]] = []
         self._bounds = SchemaBounds()
         self.ignored: list[str] = []
         self.exclusive: list[str] = []
@@ -167,7 +170,7 @@ class _Reader:
         self._bounds.count_levels(schema)
         definitions: dict[str, Any] = {}
         while self._pending:
-            path, value = self._pending.pop()
+            path, value, self._base = self._pending.pop()
             self._bounds.count_levels(value)
             definitions[self._names[id(value)]] = self._read(path, value)
         if isinstance(root, bool):
@@ -192,9 +195,13 @@ class _Reader:
                 f"{path or 'the whole'} in the JSON schema has to be a schema, not {shown(schema)}"
             )
         made: dict[str, Any] = {}
+        base, identifier = self._base, schema.get("$id")
+        if isinstance(identifier, str) and not identifier.startswith("#"):
+            self._base = schema
         for name, value in schema.items():
             self._bounds.check(_join(path, name), name, value)
             self._read_keyword(made, _join(path, name), name, value)
+        self._base = base
         self._part_from_references(path, made)
         for names, kinds in ((_NUMBERS, ("integer", "number")), (_STRINGS, ("string",))):
             self._try_values(path, made, names, kinds)
@@ -251,11 +258,11 @@ class _Reader:
 
     def _target(self, reference: Any) -> tuple[str, Any]:
         """A reference as a pointer into the document, and what it leads to; None for nothing."""
-        base = self._document.get("$id") if isinstance(self._document, dict) else None
+        base = self._base.get("$id") if isinstance(self._base, dict) else None
         local = reference if isinstance(reference, str) else ""
         if isinstance(base, str):
             local = local.removeprefix(base)
-        return local, referred(self._document, local)
+        return local, referred(self._base, local)
 
     def _read_reference(self, made: dict[str, Any], path: str, value: Any) -> None:
         local, target = self._target(value)
@@ -264,7 +271,7 @@ class _Reader:
             return
         if id(target) not in self._names:
             self._names[id(target)] = str(len(self._names))
-            self._pending.append((local.lstrip("#/").replace("/", "."), target))
+            self._pending.append((local.lstrip("#/").replace("/", "."), target, self._base))
         made["$ref"] = f"#/$defs/{self._names[id(target)]}"
 
     def _read_map(self, made: dict[str, Any], path: str, name: str, value: Any) -> None:
