@@ -7,9 +7,11 @@ import math
 from typing import Any
 
 import pytest
+from llguidance import LLTokenizer
 
 from tokalign.errors import UsageError
 from tokalign.runtime.grammar import Grammar, json_lark
+from tokalign.runtime.grammar.matcher import matcher_of
 
 # What cannot be enforced in the field x, and the keyword that says so.
 UNENFORCED: dict[str, tuple[dict[str, Any], str]] = {
@@ -63,6 +65,15 @@ def test_bounds_that_no_float_is_are_held_by_the_next_one_inside() -> None:
     for name, held in (("minimum", large + 1), ("maximum", large - 1)):
         grammar = Grammar.json_schema(field({"type": "integer", name: large}))
         assert grammar == Grammar.json_schema(field({"type": "integer", name: held}))
+
+
+@pytest.mark.parametrize("bound", [2**53 + 2, 10**16, 1e17, 2**62])
+def test_an_integer_that_is_excluded_stays_excluded_where_floats_are_sparse(bound: float) -> None:
+    for name, sign in (("exclusiveMaximum", 1), ("exclusiveMinimum", -1)):
+        grammar = Grammar.json_schema({"type": "integer", name: sign * bound})
+        for text, fits in ((f"{sign * int(bound)}", False), (f"{sign * 2**52}", True)):
+            matcher = matcher_of(grammar.definition, LLTokenizer("byte"))
+            assert (matcher.consume_tokens([*text.encode()]) and matcher.is_accepting()) is fits
 
 
 def test_a_path_may_have_braces() -> None:

@@ -39,13 +39,16 @@ def held(name: str, value: Any) -> Any:
         return value
     if value < _LEAST:
         return None
-    if isinstance(value, float) or abs(value) <= _EXACT:
+    if abs(value) <= _EXACT:
         return value
     try:
         near = float(value)
     except OverflowError:
         return value
-    if near == value:
+    # An integer that is excluded is left by a step of one, which is none between such floats.
+    if not math.isfinite(near) or (near == value and not name.startswith("exclusive")):
         return value
+    fits = near > value if _UP[name] else near < value
     inwards = math.inf if _UP[name] else -math.inf
-    return int(near if (near > value) is _UP[name] else math.nextafter(near, inwards))
+    inside = near if fits else math.nextafter(near, inwards)
+    return None if not _LEAST <= inside < math.inf else int(inside)
