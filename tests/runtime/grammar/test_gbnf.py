@@ -10,6 +10,7 @@ from grammars import accepts
 from tokalign.errors import UsageError
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.grammar import Grammar, constrain
+from tokalign.runtime.grammar.gbnf import lark_of
 
 PROMPT = [5, 6]
 Pair = tuple[LanguageModel[Any], LanguageModel[Any]]
@@ -42,6 +43,28 @@ MEANT: dict[str, tuple[str, list[str], list[str]]] = {
         ["([ab])!", "((([x])))"],
         ["("],
     ),
+    "spaces that end a line or stand in it": (
+        'root ::= (sum "\\n")+\nsum ::= word ("+" ws sum)? | "(" sum ")" ws\n'
+        "word ::= [a-z] ws\nws ::= [ \\n]*",
+        ["a\n", "a + b\n\n", "(a+b)\n(c)\nd \n"],
+        ["a", "a +\n"],
+    ),
+    "calls and names": (
+        'root ::= name | name " "? "(" root? ")" | root " + " root\nname ::= [a-z]+',
+        ["f (x)", "a + f(b + c)", "a + b"],
+        ["f (", "a +"],
+    ),
+    "anything up to a mark": ('root ::= "<" .* ">" root | "!"', ["<a>b<c>!", "<>>!"], ["<a!"]),
+    "a word that others begin": (
+        'root ::= [a-z]* "end" ("(" root ")")? | ["] [^"]* ["]',
+        ["trend", "endend(end)", '"a(b"', 'end("")'],
+        ["en", "end(a)"],
+    ),
+    "repetitions of what ends anywhere": (
+        'root ::= digits{2} ("," root)?\ndigits ::= [0-9]{1,3}',
+        ["12", "123456,99"],
+        ["1", "1234567"],
+    ),
     "the last of two rules": ('root ::= x\nx ::= "a"\nx ::= "b"', ["b"], ["a"]),
     "rules that are not needed": ('root ::= "a"\nother ::= other other', ["a"], ["b"]),
     "deep groups": ("root ::= " + "(" * 300 + "[a]" + " [b]?)" * 300, ["a", "abb"], ["b"]),
@@ -64,6 +87,13 @@ def test_a_grammar_matches_what_it_says(target: LanguageModel[Any], kind: str) -
     for text in members + others:
         ids = target.tokenizer.encoder.encode(text.encode())
         assert allows(target, grammar, ids) == (text in members), text
+
+
+def test_what_is_read_to_its_end_anyway_is_one_terminal() -> None:
+    """Its characters would be tried one by one at every id."""
+    source = 'root ::= "[" root "]" | quoted ":" root? | [0-9]+\nquoted ::= ["] [^"]* ["]'
+    (rule,) = (line for line in lark_of(source).split("\n") if line.startswith("r0:"))
+    assert "/" not in rule
 
 
 def test_tokens_are_matched_by_id_and_by_spelling(target: LanguageModel[Any]) -> None:

@@ -6,6 +6,7 @@ the tokenizer is not, so make it (`engine_of`) before others wait for ids.
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -61,6 +62,24 @@ def matcher_of(definition: str, engine: LLTokenizer) -> LLMatcher:
     if matcher.is_error():
         raise UsageError(f"the grammar cannot be used: {first_line(matcher.get_error())}")
     return matcher
+
+
+@lru_cache(maxsize=1)
+def _byte_engine() -> LLTokenizer:
+    from llguidance import LLTokenizer
+
+    return LLTokenizer("byte")
+
+
+def matches_nothing(lark: str) -> bool:
+    """Whether no text matches a grammar in Lark's format, or it cannot be used."""
+    definition = json.dumps({"grammars": [{"lark_grammar": lark}]})
+    try:
+        matcher = matcher_of(definition, _byte_engine())
+    except UsageError:
+        return True
+    matcher.compute_bitmask()  # what is not matched shows once something may follow
+    return matcher.is_error()
 
 
 def first_line(message: str) -> str:
