@@ -178,6 +178,7 @@ def test_recursion_goes_through_references() -> None:
 
 RECURRING: dict[str, dict[str, Any]] = {
     "type": {"$ref": "#", "$schema": "http://json-schema.org/draft-07/schema", "type": "object"},
+    "allOf": {"allOf": [{"type": "object"}, {"$ref": "#"}]},
     "minProperties": {"oneOf": [{"$ref": "#"}, {"type": "null"}], "minProperties": 1},
     "patternProperties": {
         "properties": {"a": {"$ref": "#"}},

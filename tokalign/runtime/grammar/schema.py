@@ -237,18 +237,23 @@ class _Reader:
 
     def _part_from_references(self, path: str, made: dict[str, Any]) -> None:
         """Leave out what would be merged with a reference."""
+        why = "stands beside a reference that recurs"
         beside = list[str]()
         for lead in _REFERRING[: self._alone]:
-            parts = [made] if lead == "$ref" else made.get(lead, ())
-            if any(isinstance(part, dict) and "$ref" in part for part in parts):
+            parts = [made] if lead == "$ref" else made.get(lead, [])
+            references = [part for part in parts if isinstance(part, dict) and "$ref" in part]
+            if references:
                 beside = [name for name in made if name not in (lead, "$schema")]
+                if lead == "allOf" and len(parts) > 1:
+                    made[lead] = references[:1]
+                    self.leave_out(_join(path, lead), why)
                 break
         else:
             if self._alone > 1 and "properties" in made and "patternProperties" in made:
                 beside = ["patternProperties"]
         for name in beside:
             del made[name]
-            self.leave_out(_join(path, name), "stands beside a reference that recurs")
+            self.leave_out(_join(path, name), why)
 
     def _followed(self, schema: Any) -> Any:
         """What a schema refers to, where llguidance does not look for what tells a union's parts
