@@ -49,6 +49,11 @@ def field(schema: dict[str, Any]) -> dict[str, Any]:
     return {"type": "object", "properties": {"x": schema}, "required": ["x"]}
 
 
+def matches(grammar: Grammar, text: str) -> bool:
+    matcher = matcher_of(grammar.definition, LLTokenizer("byte"))
+    return bool(matcher.consume_tokens([*text.encode()]) and matcher.is_accepting())
+
+
 @pytest.mark.parametrize("kind", UNENFORCED)
 def test_what_is_not_enforced_is_named(kind: str) -> None:
     schema, keyword = UNENFORCED[kind]
@@ -72,8 +77,17 @@ def test_an_integer_that_is_excluded_stays_excluded_where_floats_are_sparse(boun
     for name, sign in (("exclusiveMaximum", 1), ("exclusiveMinimum", -1)):
         grammar = Grammar.json_schema({"type": "integer", name: sign * bound})
         for text, fits in ((f"{sign * int(bound)}", False), (f"{sign * 2**52}", True)):
-            matcher = matcher_of(grammar.definition, LLTokenizer("byte"))
-            assert (matcher.consume_tokens([*text.encode()]) and matcher.is_accepting()) is fits
+            assert matches(grammar, text) is fits
+
+
+@pytest.mark.parametrize("names", ["properties", "patternProperties"])
+def test_no_spelling_of_a_name_goes_past_its_schema(names: str) -> None:
+    grammar = Grammar.json_schema({"type": "object", names: {"rok": {"type": "integer"}}})
+    assert matches(grammar, '{"rok": 1, "inny": "x"}')
+    for name in ("rok", r"\u0072ok", r"ro\u006B"):
+        assert not matches(grammar, f'{{"{name}": "x"}}')
+    closed = {"type": "object", names: {"a": {"type": "string"}}, "additionalProperties": False}
+    assert matches(Grammar.json_schema(closed), r'{"a": "\u001b"}')
 
 
 def test_a_path_may_have_braces() -> None:

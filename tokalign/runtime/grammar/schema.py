@@ -107,6 +107,8 @@ def referred(document: Any, reference: str) -> Any:
 
 _ON_ONE_LINE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 """How the JSON is written, as most models write it."""
+_NO_CODES = {"json_allowed_escapes": 'nrbtf\\"'}
+"""No `\\u0061` in texts, where it would spell the name of a property past the property's schema."""
 
 
 @lru_cache(maxsize=4096)
@@ -160,6 +162,7 @@ class _Reader:
         self._names: dict[int, str] = {}
         self._pending: list[tuple[str, Any, dict[str, Any] | bool]] = []
         self._bounds = SchemaBounds()
+        self._is_open = False  # whether names are free beside others that are not
         self.ignored: list[str] = []
         self.exclusive: list[str] = []
         self.inexact: list[str] = []
@@ -176,7 +179,8 @@ class _Reader:
         if isinstance(root, bool):
             root = {} if root else {"enum": []}
         whole = {**root, "$defs": definitions} if definitions else root
-        return {**whole, "x-guidance": {**_ON_ONE_LINE, "lenient": True}}
+        codes = _NO_CODES if self._is_open else {}
+        return {**whole, "x-guidance": {**_ON_ONE_LINE, **codes, "lenient": True}}
 
     def leave_out(self, path: str, why: str) -> None:
         """Raises: UsageError with `strict`."""
@@ -206,6 +210,8 @@ class _Reader:
         for names, kinds in ((_NUMBERS, ("integer", "number")), (_STRINGS, ("string",))):
             self._try_values(path, made, names, kinds)
         self._count_properties(path, made)
+        if made.get("additionalProperties") is not False and any(name in made for name in _MAPS):
+            self._is_open = True
         return made
 
     def _read_keyword(self, made: dict[str, Any], path: str, name: str, value: Any) -> None:
