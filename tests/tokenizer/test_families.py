@@ -6,6 +6,7 @@ Small tokenizers with each published pipeline are trained here. Real files are r
 
 from __future__ import annotations
 
+import json
 import os
 from functools import cache
 from pathlib import Path
@@ -255,6 +256,27 @@ def test_whatever_encodes_and_decodes_is_used_by_its_ids() -> None:
     stream = TextStream(tokenizer)
     text = "".join(map(stream.push, plain)) + stream.finish()
     assert text == tokenizer.decode(plain)
+
+
+def test_a_run_of_bytes_is_streamed_where_only_the_library_decodes(tmp_path: Path) -> None:
+    """Its decoder gives up a whole run of bytes that begins inside a character."""
+    spellings = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), *"abc"]
+    model = {"type": "BPE", "vocab": {s: i for i, s in enumerate(spellings)}, "merges": []}
+    document = {
+        "pre_tokenizer": {"type": "WhitespaceSplit"},
+        "model": {**model, "byte_fallback": True, "unk_token": "<unk>"},
+        "decoder": {"type": "Sequence", "decoders": [{"type": "ByteFallback"}, {"type": "Fuse"}]},
+    }
+    file = tmp_path / "tokenizer.json"
+    file.write_text(json.dumps(document))
+    tokenizer: Tokenizer[Any] = read_tokenizer(file)
+    assert tokenizer.level is Level.IDS_ONLY
+    for text in ("👩‍👩‍👧‍👦🐟ab漢字c漢字漢字漢字漢字", "żółw" * 9, "aé" * 9 + "👍🏽" * 9):
+        ids = tokenizer.encode(text)
+        for start in range(len(ids)):
+            if (before := tokenizer.decode(ids[:start])) in text:
+                stream = TextStream(tokenizer, prompt=ids[:start])
+                assert before + "".join(map(stream.push, ids[start:])) + stream.finish() == text
 
 
 def test_a_folder_whose_tokenizer_is_no_file_is_loaded_by_transformers(tmp_path: Path) -> None:

@@ -211,8 +211,9 @@ class TextStream:
         self._tokenizer = tokenizer if tokenizer.level is Level.IDS_ONLY else None
         # Ids whose text is not known yet, after some before them, whose text is written.
         ended = set(self._specials.keys() - self._unknown).intersection(prompt[-1:])
-        self._pending = [] if ended or self._tokenizer is None else list(prompt[-_BEFORE:])
-        self._written = "" if self._tokenizer is None else tokenizer.decode_whole(self._pending)
+        self._pending, self._written = list[TargetId](), ""
+        if not ended and self._tokenizer is not None:
+            self._pending, self._written = _last_of(prompt, tokenizer)
         self._held = ""
         self._decoded: deque[str] = deque()  # texts of tokens that are not pushed yet
         self.stop_string: str | None = None
@@ -246,8 +247,7 @@ class TextStream:
         if text.endswith("\ufffd"):
             return ""
         added = text[len(self._written) :]
-        del self._pending[:-_BEFORE]
-        self._written = tokenizer.decode_whole(self._pending)
+        self._pending, self._written = _last_of(self._pending, tokenizer)
         return added
 
     def _spell(self, token: TargetId) -> str:
@@ -277,3 +277,14 @@ class TextStream:
         certain = len(self._held) - held_back(self._held, self._stop_strings)
         text, self._held = self._held[:certain], self._held[certain:]
         return text
+
+
+def _last_of(ids: Sequence[TargetId], tokenizer: Tokenizer[TargetId]) -> tuple[list[TargetId], str]:
+    """The last few ids, from the first byte of a character on, and their text. Some decoders find
+    no character in a run of bytes that begins inside one."""
+    for length in range(_BEFORE, _BEFORE + 4):
+        last = list(ids[-length:])
+        text = tokenizer.decode_whole(last)
+        if not text.startswith("\ufffd"):
+            break
+    return last, text
