@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from tokalign.runtime import remembered
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.draft.context_copy import SEPARATOR, ContextCopy
 from tokalign.runtime.draft.lookup import LogitStore
+from tokalign.runtime.draft.suffix_automaton import SuffixAutomaton
 from tokalign.runtime.draft.tree import TreeDrafter
 from tokalign.runtime.mlx.weights import vocabulary_size
 from tokalign.runtime.options import DraftingOptions
@@ -197,6 +199,27 @@ def test_the_newer_outputs_are_kept() -> None:
     assert len(store.text) >= 20
     store.add(ids(*range(1000, 1100)))
     assert list(store.text.ids[-21:]) == [*range(1080, 1100), SEPARATOR]
+
+
+def test_a_store_is_of_use_after_an_interrupt_at_any_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    add, output = SuffixAutomaton._add, ids(1, 2, 1, 2, 2, 1, 2, 1, 1)
+    for calls in range(1, 12):
+        store, left = OutputStore(), count(calls, -1)
+
+        def interrupted(self: Any, *state: Any, left: Iterator[int] = left) -> int:
+            if next(left) == 0:
+                raise KeyboardInterrupt
+            return add(self, *state)
+
+        monkeypatch.setattr(SuffixAutomaton, "_add", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            store.add(output)
+        store.add(output)
+        expected = SuffixAutomaton([*output, SEPARATOR])
+        for size in range(1, len(output)):
+            copies = [ContextCopy(text) for text in (store.text, expected)]
+            found, known = (copy.expect(copy.follow(output[:size])) for copy in copies)
+            assert found == known
 
 
 def test_a_known_session_is_found_and_few_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -217,8 +217,12 @@ class OutputStore:
                 half = list(self.text.ids[len(self.text) // 2 :])
                 # It begins with the end of an output.
                 self.text = SuffixAutomaton(half[half.index(SEPARATOR) + 1 :])
-            self.text.extend(output)
-            self.text.append(SEPARATOR)
+            try:
+                self.text.extend(output)
+                self.text.append(SEPARATOR)
+            except BaseException:  # Ctrl-C within an id leaves links that lead nowhere
+                self.text = SuffixAutomaton()
+                raise
 
 
 class OutputStores:
