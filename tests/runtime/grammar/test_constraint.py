@@ -53,6 +53,18 @@ def fresh_mask(
     return bytes(matcher.compute_bitmask())
 
 
+def test_ends_that_no_token_is_allow_nothing(
+    tokenizer: Tokenizer[Any], stops: frozenset[Any]
+) -> None:
+    """As -1 in a configuration, or an id of the model's padding."""
+    size, grammar = len(tokenizer.vocabulary), Grammar.choice(["wczoraj"])
+    expected = constrain(grammar, tokenizer, PROMPT, stops).masks(PROMPT, EMPTY_TREE, size + 8)
+    more = constrain(grammar, tokenizer, PROMPT, stops | {-1, size, size + 5}, size + 8)
+    assert np.array_equal(more.masks(PROMPT, EMPTY_TREE, size + 8), expected)
+    with pytest.raises(UsageError, match="end-of-text"):
+        constrain(grammar, tokenizer, PROMPT, frozenset({-1, size}))
+
+
 @pytest.mark.parametrize("kind", GRAMMARS)
 @pytest.mark.parametrize("seed", range(3))
 def test_a_state_allows_what_a_fresh_matcher_does(

@@ -223,10 +223,11 @@ def constrain(
     Raises: UsageError for a grammar that cannot be used, or where nothing can end the output;
     IncompatibleError for a tokenizer whose tokens are not known as bytes.
     """
-    stop_ids = frozenset(token for token in stop_ids if token < size)
+    tokenizer.require(Level.BY_TEXT)
+    known = range(min(size, len(tokenizer.vocabulary)))  # a configuration may name others
+    stop_ids = frozenset(token for token in stop_ids if token in known)
     if not stop_ids:
         raise UsageError("a grammar needs a model with an end-of-text token; this one has none")
-    tokenizer.require(Level.BY_TEXT)
     end, before = _thought_end(tokenizer, prompt, stop_ids), list(prompt)
     if end is not None:
         before.append(end)
