@@ -7,7 +7,7 @@ the path that was accepted are given. Nothing is waited for.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ import mlx.core as mx
 from tokalign.errors import IncompatibleError
 from tokalign.runtime.mlx.hidden_states import HiddenStates
 from tokalign.runtime.mlx.twins import mixed_in, twin_of
-from tokalign.runtime.rounds import Array
+from tokalign.runtime.rounds import Array, common_prefix
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 
 MOST_ROWS = 4096
@@ -27,8 +27,8 @@ MOST_ROWS = 4096
 class _Pass(NamedTuple):
     """Rows f[n, width] of one pass, which have read ids[begin:read] and then a tree.
 
-    ids: of the context; later passes may append to the same list. fed: the last id i[1], if the
-    host had not seen it then; it is not in the list.
+    ids: of the context; later passes append to the same list. fed: the last id i[1], if the host
+    had not seen it then; it is not in the list.
     """
 
     ids: list[int]
@@ -38,10 +38,11 @@ class _Pass(NamedTuple):
     tree: TokenTree[Any]
     rows: Array
 
-    def along(self, context: Sequence[int]) -> list[int]:
-        """The rows that read `context` from position `begin` on, compared in 1 ns an id."""
+    def along(self, context: Sequence[int], shared: int) -> list[int]:
+        """The rows that read `context` from position `begin` on. shared: its ids that agree with
+        the list."""
         known = self.read if self.fed is None else self.read - 1
-        if len(context) < self.read or list(context[:known]) != self.ids[:known]:
+        if len(context) < self.read or shared < known:
             return []
         if self.fed is not None and context[known] != self.fed.item():
             return []
@@ -61,19 +62,20 @@ class KeptRows:
     def __init__(self, watched: HiddenStates | LayerOutputs, most: int) -> None:
         self.model, self.latest, self._most = watched.model, watched.take, most
         self._passes: list[_Pass] = []
+        self._rows = 0  # of these passes
         self._noted: list[tuple[int, Array]] = []  # of passes whose ids are told later
 
     def note(self, begin: int, rows: Array = None) -> None:
         """A pass has read rows from this position on. rows: None for those of the latest call."""
         self._noted.append((begin, self.latest() if rows is None else rows))
-        while len(self._noted) > 1 and _count(rows for _, rows in self._noted) > self._most:
+        while len(self._noted) > 1 and sum(len(rows) for _, rows in self._noted) > self._most:
             del self._noted[0]
 
     def keep(self, ids: Sequence[int], tree: TokenTree[Any]) -> None:
         """Keep the rows of the latest pass, which read the end of `ids` and a tree, and those of
         passes before it, which read the beginning of `ids`."""
         *before, (begin, rows) = self._noted
-        self._noted, ids = [], ids if isinstance(ids, list) else list(ids)
+        self._noted, ids = [], self._listed(ids)
         if not self._most:
             before, begin, rows = [], len(ids) - 1, rows[-1 - len(tree.ids) :]
         for at, earlier in before:
@@ -106,13 +108,16 @@ class KeptRows:
         """
         begin, rows = self._rows_of(ids, first)
         self._passes = [pass_ for pass_ in self._passes if pass_.begin >= len(ids) - 1]
+        self._rows = sum(len(pass_.rows) for pass_ in self._passes)
         return begin, rows
 
     def _rows_of(self, ids: Sequence[int], first: int) -> tuple[int, Array | None]:
+        lists = {id(pass_.ids): pass_.ids for pass_ in self._passes}
+        shared = {key: common_prefix(list(ids), known) for key, known in lists.items()}
         where = {
             pass_.begin + place: (number, row)
             for number, pass_ in enumerate(self._passes)
-            for place, row in enumerate(pass_.along(ids))
+            for place, row in enumerate(pass_.along(ids, shared[id(pass_.ids)]))
         }
         begin = end = len(ids) - 1
         while begin > first and begin - 1 in where:
@@ -124,14 +129,20 @@ class KeptRows:
             parts.append(self._passes[number].rows[mx.array(rows)])
         return begin, mx.concatenate(parts) if parts else None
 
+    def _listed(self, ids: Sequence[int]) -> list[int]:
+        """These ids in the list of the latest pass if they go on from it, else in a new one. Passes
+        over one text are thousands while nobody takes their rows."""
+        known = self._passes[-1].ids if self._passes else []
+        if not known or ids[: len(known)] != known:
+            return list(ids)
+        known += ids[len(known) :]
+        return known
+
     def _add(self, pass_: _Pass) -> None:
         self._passes.append(pass_)
-        while len(self._passes) > 2 and _count(kept.rows for kept in self._passes) > self._most:
-            del self._passes[0]
-
-
-def _count(parts: Iterable[Array]) -> int:
-    return sum(part.shape[0] for part in parts)
+        self._rows += len(pass_.rows)
+        while len(self._passes) > 2 and self._rows > self._most:
+            self._rows -= len(self._passes.pop(0).rows)
 
 
 def state_rows(model: Any, most: int = 0) -> KeptRows:
