@@ -8,7 +8,6 @@ id where one of the target is wanted. Nothing here imports mlx; the models are i
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -23,13 +22,21 @@ if TYPE_CHECKING:
 UNBOUNDED = 1 << 30
 """A number of ids that no context holds."""
 
+_LATEST = 64  # ids among which the first that differs is looked for first: some were guessed
+
 
 def common_prefix(left: list[Id], right: list[Id]) -> int:
-    """How many leading ids agree. Cost: a bisection over slices, about 1 µs per 1,000 ids."""
-    shorter = min(len(left), len(right))
-    if left[:shorter] == right[:shorter]:
-        return shorter
-    return bisect_right(range(1, shorter), False, key=lambda n: left[:n] != right[:n])
+    """How many leading ids agree. Cost: about 4 µs per 1,000 ids, each of which is compared once or
+    twice."""
+    low, high = 0, min(len(left), len(right))
+    middle = max(high - _LATEST, (high + 1) // 2)
+    while low < high:
+        if left[low:middle] == right[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+        middle = (low + high + 1) // 2
+    return low
 
 
 class Context:

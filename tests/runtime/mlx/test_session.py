@@ -167,9 +167,29 @@ def test_an_id_that_a_model_lacks_is_not_held() -> None:
 
 
 @given(contexts, contexts, st.integers(0, 50))
-def test_the_common_prefix_by_bisection(left: list[int], right: list[int], shared: int) -> None:
+def test_the_common_prefix_is_that_of_a_walk(
+    left: list[int], right: list[int], shared: int
+) -> None:
     right = left[:shared] + right
     expected = 0
     while expected < min(len(left), len(right)) and left[expected] == right[expected]:
         expected += 1
     assert common_prefix(left, right) == expected
+
+
+@pytest.mark.parametrize("differs", [0, 1, 2000, 3950, 3999, 4000])
+def test_of_long_texts_each_id_is_compared_about_once(differs: int) -> None:
+    compared = 0
+
+    class Compared(int):
+        def __eq__(self, other: object) -> bool:
+            nonlocal compared
+            compared += 1
+            return super().__eq__(other)
+
+        __hash__ = int.__hash__
+
+    left, right = ([Compared(place) for place in range(4000)] for _ in range(2))
+    right[differs:] = [Compared(-1)] * (4000 - differs)
+    assert common_prefix(left, right) == differs
+    assert compared < (1.1 if differs > 3936 else 2.1) * 4000
