@@ -106,14 +106,21 @@ def test_a_long_piece_is_encoded_at_its_end_alone(tokenizer: Tokenizer[Any], par
     """A model may repeat itself without end; the work of a token must not grow with that."""
     encoder, data = IncrementalEncoder(tokenizer.bpe), (parts * 400).encode()[:1200]
     merge, longest = tokenizer.bpe.merges.apply, 0
+    settle, searched = tokenizer.splitter.count_settled, 0
 
     def apply(symbols: list[Any]) -> Any:
         nonlocal longest
         longest = max(longest, len(symbols))
         return merge(symbols)
 
+    def count_settled(text: bytes, pieces: Any) -> int:
+        nonlocal searched
+        searched = max(searched, len(text))
+        return settle(text, pieces)
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(tokenizer.bpe.merges), "apply", lambda _, symbols: apply(symbols))
+        patch.setattr(tokenizer.splitter, "count_settled", count_settled)
         kept = tokenizer.bpe.encode_piece.cache_info().currsize  # type: ignore[attr-defined]
         for at in range(0, len(data), 5):
             encoder.push(data[at : at + 5])
@@ -121,6 +128,7 @@ def test_a_long_piece_is_encoded_at_its_end_alone(tokenizer: Tokenizer[Any], par
     assert encoder.ids == tokenizer.bpe.encode(data)
     assert longest < 600
     assert kept < 120
+    assert searched < 100
 
 
 def test_of_a_long_piece_few_tokens_are_looked_at(bielik: Tokenizer[Any]) -> None:

@@ -255,7 +255,9 @@ class IncrementalEncoder(Generic[Id]):
         del ids[index:]
         text = bytes(self._text[offset:])
         pieces = encoder.splitter.split(text)
-        settled = encoder.splitter.count_settled(text, pieces)
+        # To find out that a long piece, or one with half a character after it, is open takes long.
+        is_open = len(text) >= _LONG and len(text) - len(pieces[0]) < 4
+        settled = 0 if is_open else encoder.splitter.count_settled(text, pieces)
         begin, end, known = self._long
         for number, piece in enumerate(pieces):
             if number == settled:
