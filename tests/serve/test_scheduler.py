@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from places import DEMO
 from processes import wait_for
 from served import LOOP, demo_settings
 
@@ -24,6 +25,7 @@ from tokalign.runtime.grammar import Grammar
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.serve import Settings, keeping, preparing
 from tokalign.serve import models as served_models
+from tokalign.serve import scheduler as schedulers
 from tokalign.serve.admission import Refusal
 from tokalign.serve.job import Emitted, Item, Job, State
 from tokalign.serve.metrics import Metrics
@@ -37,7 +39,7 @@ FREELY: Any = {"logit_bias": {int(token): bias for token, bias in LOOP["logit_bi
 
 @contextmanager
 def scheduling(**settings: Any) -> Iterator[Scheduler]:
-    asked: Settings = demo_settings(draft_model=None, **settings)
+    asked: Settings = demo_settings(**{"draft_model": None, **settings})
     scheduler = Scheduler(Models(asked, lambda _: None), asked, Metrics())
     try:
         yield scheduler
@@ -212,7 +214,7 @@ def begun_at_once(
             expected.extend(kept._expected_bytes([job]) for job in scheduler._jobs)
 
         monkeypatch.setattr(scheduler, "_advance", count)
-        asked: Any = {"max_tokens": 200, "num_draft_tokens": 0, **FREELY}  # caches of equal sizes
+        asked: Any = {"max_tokens": 250, "num_draft_tokens": 0, **FREELY}  # they fill their arrays
         answers = [submit(scheduler, text, **asked) for text in prompts]
         assert all(end_of(items) is None for items in answers)
         return max(begun), scheduler.models.loaded.nbytes, max(expected)
@@ -230,6 +232,54 @@ def test_caches_that_find_no_room_in_memory_wait_for_those_in_use(
         memory = (models + (many + 0.5) * one) / keeping._WORKING_SET
         begun, _, _ = begun_at_once(monkeypatch, memory, prompts)
         assert min(many, 2) <= begun <= many
+
+
+def expected_at_first(monkeypatch: pytest.MonkeyPatch, **settings: Any) -> float:
+    """What an answer is expected to take before anything of it is read."""
+    with scheduling(**settings) as scheduler:
+        scheduler.wait_until_ready()
+        advance, expected = scheduler._advance, list[float]()
+
+        def record() -> None:
+            expected.append(scheduler._kept._expected_bytes(scheduler._jobs))
+            advance()
+
+        monkeypatch.setattr(scheduler, "_advance", record)
+        assert end_of(submit(scheduler, max_tokens=40)) is None
+    return expected[0]
+
+
+def test_a_draft_model_s_cache_is_expected_before_anything_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    alone = expected_at_first(monkeypatch)
+    together = expected_at_first(monkeypatch, draft_model=str(DEMO / "draft"))
+    assert 0 < alone < together
+
+
+def test_kept_contexts_make_way_for_a_single_answer_that_grows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for module in (keeping, schedulers):
+        monkeypatch.setattr(module, "GROWTH", 256)
+    with scheduling() as scheduler:
+        scheduler.wait_until_ready()
+        kept, advance = scheduler._kept.contexts, scheduler._advance
+        assert end_of(submit(scheduler, "Kraków", max_tokens=300, **FREELY)) is None
+        wait_for(lambda: kept.nbytes > 0)
+        one, sizes = kept.nbytes, list[tuple[int, int]]()
+        room = 2.2 * one
+        memory = (scheduler.models.loaded.nbytes + room) / keeping._WORKING_SET
+        monkeypatch.setattr(keeping, "machine_memory", lambda: memory)
+
+        def record() -> None:
+            advance()
+            sizes.extend((kept.nbytes, job.answering.nbytes) for job in scheduler._begun)
+
+        monkeypatch.setattr(scheduler, "_advance", record)
+        assert end_of(submit(scheduler, max_tokens=500, num_draft_tokens=0, **FREELY)) is None
+    assert sizes[0][0] == one
+    assert all(kept + held <= room for kept, held in sizes)
 
 
 def test_a_grammar_that_fails_while_decoding_ends_its_own_request_alone(

@@ -11,7 +11,7 @@ from tokalign.errors import CacheError
 from tokalign.runtime.decoder import Decoder
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.mlx.contexts import NOTHING, Held
-from tokalign.runtime.mlx.layers import expected_bytes, forgets, remembered
+from tokalign.runtime.mlx.layers import forgets, remembered
 from tokalign.runtime.mlx.session import ModelSession
 from tokalign.runtime.remembered import OutputStore
 from tokalign.runtime.request import Request
@@ -87,16 +87,12 @@ class Answering:
     @property
     def nbytes(self) -> int:
         """Bytes of the caches."""
-        return sum(int(layer.nbytes) for layer in self._layers)
-
-    def expected_bytes(self, ids: int) -> float:
-        """Bytes of the caches of an answer like this when they hold so many ids; of the draft
-        model's only once it has read some."""
-        return expected_bytes(self._layers, ids)
+        return sum(int(layer.nbytes) for layers in self.caches for layer in layers)
 
     @property
-    def _layers(self) -> list[Any]:
-        return [*self.target.layers, *(() if self._draft is None else self._draft.layers)]
+    def caches(self) -> tuple[list[Any], list[Any]]:
+        """The target's, and the draft model's or an empty one."""
+        return self.target.layers, [] if self._draft is None else self._draft.layers
 
     def read(self) -> list[Kept] | None:
         """Read a part of the prompt. Returns: what is to be kept; None if nothing was left.

@@ -11,6 +11,7 @@ from collections.abc import Collection, Hashable, Sequence
 from tokalign.names.memory import machine_memory
 from tokalign.runtime.mlx.context_files import ContextFiles
 from tokalign.runtime.mlx.contexts import Contexts, Held
+from tokalign.runtime.mlx.layers import expected_bytes, least_positions
 from tokalign.runtime.remembered import OutputStore, OutputStores
 from tokalign.serve import Settings
 from tokalign.serve.decoding import Answering
@@ -25,8 +26,8 @@ _WORKING_SET = 0.75
 """The share of the memory that weights and caches may take together: about what Metal recommends,
 which ends a process that asks for more."""
 
-_USUAL_ANSWER = 1024
-"""Ids that an answer is expected to have at most: by default, its limit is the context's."""
+GROWTH = 1024
+"""Ids of an answer for which room is made at a time: by default, its limit is the context's."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -66,32 +67,29 @@ class Keeping:
         return held if found.layers is None else found
 
     def has_room(self, jobs: Collection[Job]) -> bool:
-        """Whether memory has room for the caches of these jobs beside the models. False as long as
-        none of them has read, for what they take is not known."""
-        return 0.0 < self._expected_bytes(jobs) <= self._room
+        """Whether memory has room for the caches of these jobs beside the models."""
+        return self._expected_bytes(jobs) <= self._room
 
     def leave_room(self, jobs: Collection[Job]) -> None:
-        """Drop kept contexts that exceed their bound together with the caches of these jobs; if one
-        of them has read, also those that leave the caches no room to grow."""
+        """Drop kept contexts that exceed their bound together with the caches of these jobs, and
+        those that leave the caches no room to grow."""
         self.contexts.leave_room(sum(job.answering.nbytes for job in jobs if job.answering))
-        if expected := self._expected_bytes(jobs):
-            self.contexts.leave_room(expected, most=self._room)
+        self.contexts.leave_room(self._expected_bytes(jobs), most=self._room)
 
     @property
     def _room(self) -> float:
         """Bytes of memory beside the models."""
         return _WORKING_SET * machine_memory() - self._models.loaded.nbytes
 
-    @staticmethod
-    def _expected_bytes(jobs: Collection[Job]) -> float:
-        """What the caches of these jobs will take, by those of the one that has read most; 0 if
-        none has."""
+    def _expected_bytes(self, jobs: Collection[Job]) -> float:
+        """What the caches of these jobs will take, by those of each model that have read most."""
+        caches = [self._models.loaded.samples]
+        caches += [job.answering.caches for job in jobs if job.answering]
+        layers = [
+            layer for of in zip(*caches, strict=True) for layer in max(of, key=least_positions)
+        ]
         held = {job: job.answering.nbytes if job.answering else 0 for job in jobs}
-        read = [job.answering for job in jobs if job.answering and held[job]]
-        if not read:
-            return 0.0
-        most = max(read, key=lambda answering: len(answering.target.held))
-        return sum(max(held[job], most.expected_bytes(_expected_ids(job))) for job in jobs)
+        return sum(max(held[job], expected_bytes(layers, _expected_ids(job))) for job in jobs)
 
     def keep(self, job: Job, held: Held, *, is_shared: bool | None = False) -> None:
         """Keep a context of a job. is_shared: as of `Job.marks`."""
@@ -111,7 +109,7 @@ class Keeping:
 def _expected_ids(job: Job) -> int:
     """How many ids a job's caches will hold."""
     left = job.max_tokens - job.completion_tokens
-    return len(job.ids) + max(0, min(left, _USUAL_ANSWER - job.completion_tokens))
+    return len(job.ids) + min(left, GROWTH - job.completion_tokens % GROWTH)
 
 
 def _longer(held: Held, ids: Sequence[TargetId], other: Answering) -> Held:

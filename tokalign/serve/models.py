@@ -30,7 +30,7 @@ from tokalign.serve.admission import Refusal
 from tokalign.serve.job import Key
 from tokalign.serve.request import DEFAULT, ModelNames
 from tokalign.tokenizer.spec import Level
-from tokalign.tokenizer.vocabulary import TargetId
+from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -39,8 +39,9 @@ class Loaded:
 
     decoder: its method is plain where the target's cache cannot be rewound. context_length: most
     ids of prompt and answer together. nbytes: of all weights. forgets: whether the target's cache
-    cannot be cut back to every prefix. batch: decodes all requests that have read their prompts.
-    fill_in_ends: as of `prompts.fill_in_ends`.
+    cannot be cut back to every prefix. samples: caches with an id in them, as of
+    `Answering.caches`, that tell how large others get. batch: decodes all requests that have read
+    their prompts. fill_in_ends: as of `prompts.fill_in_ends`.
     """
 
     decoder: Decoder
@@ -48,6 +49,7 @@ class Loaded:
     context_length: int
     nbytes: int
     forgets: bool
+    samples: tuple[list[Any], list[Any]]
     batch: Batch
     fill_in_ends: frozenset[TargetId]
 
@@ -65,6 +67,10 @@ class Loaded:
         if decoder.cache.kv_bits is not None:
             _require_quantizable(decoder)
         folder, draft = cast("Path", target.folder), decoder.draft
+        drafting = decoder.open_draft()
+        session.logits([TargetId(0)])  # lazy: nothing is computed, but the caches' sizes are known
+        if drafting is not None:
+            drafting.logits([DraftId(0)])
         library = _library_tokenizer(folder, served)
         prompts = Prompts(
             tokenizer=target.tokenizer,
@@ -83,6 +89,7 @@ class Loaded:
             context_length=session.context_length,
             nbytes=sum(map(weight_bytes, networks)),
             forgets=is_forgetful,
+            samples=(session.layers, [] if drafting is None else drafting.layers),
             batch=decoder.open_batch(),
             fill_in_ends=target.stop_ids | fill_in_ends(target.tokenizer),
         )

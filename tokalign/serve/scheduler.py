@@ -22,7 +22,7 @@ from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal
 from tokalign.serve.decoding import Answering, request_of
 from tokalign.serve.job import Item, Job, State
-from tokalign.serve.keeping import Keeping
+from tokalign.serve.keeping import GROWTH, Keeping
 from tokalign.serve.metrics import Metrics
 from tokalign.serve.models import Models
 from tokalign.serve.preparing import Preparing
@@ -299,6 +299,8 @@ class Scheduler:
         _answering(job).deliver(round_)
         self.metrics.observe(round_)
         self.metrics.output_tokens.labels(decoding).inc(job.completion_tokens - before)
+        if before // GROWTH < job.completion_tokens // GROWTH:
+            self._kept.leave_room(self._begun)
         if not before:
             self.metrics.first_token_seconds.observe(monotonic() - job.request.arrived)
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
-from math import inf
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -178,9 +177,10 @@ class Contexts:
         del self._chains[: -self._size]
         self.leave_room(0)
 
-    def leave_room(self, active_bytes: float, *, most: float = inf) -> None:
+    def leave_room(self, active_bytes: float, *, most: float | None = None) -> None:
         """Drop what exceeds the bound, or `most`, together with the caches that are in use."""
-        while self._chains and self.nbytes + active_bytes > min(self._most_bytes, most):
+        most = self._most_bytes if most is None else most
+        while self._chains and self.nbytes + active_bytes > most:
             del self._chains[0]
 
     def check(self) -> None:
