@@ -268,13 +268,13 @@ def require_own_folder(output: Path, target: str) -> None:
     """Raises: UsageError for a folder with files that would be replaced, which training has not
     written, and for the target's own."""
     from tokalign.names.registry import local_folder
-    from tokalign.tables.finding import DRAFTER_FORMAT
+    from tokalign.tables.finding import DRAFTER_FORMAT, TRAINING_RECORD
 
     names = ("config.json", "README.md", "model*.safetensors")
     taken = sorted(path.name for name in names for path in output.glob(name))
     config = output / "config.json"
     is_recurrent = config.is_file() and DRAFTER_FORMAT.encode() in config.read_bytes()
-    is_own = is_recurrent or (output / "training.json").is_file()
+    is_own = is_recurrent or (output / TRAINING_RECORD).is_file()
     folder = local_folder(target)
     if (taken and not is_own) or (folder is not None and folder.resolve() == output.resolve()):
         raise UsageError(

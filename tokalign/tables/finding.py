@@ -137,6 +137,9 @@ DRAFTER_FORMAT, DRAFTER_VERSION = "tokalign recurrent drafter", 1
 DRAFTER_CONFIG = "config.json"
 DRAFTER_WEIGHTS = "drafter-{digest}.safetensors"  # mlx-lm would not take it for a target's
 
+TRAINING_RECORD = "training.json"
+"""How a drafter or a draft model was trained, and for which target."""
+
 HOW_TO_TRAIN = "tokalign train"
 
 

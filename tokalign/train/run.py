@@ -28,6 +28,7 @@ from tokalign.errors import BundleError, UsageError
 from tokalign.runtime.mlx.weights import write_weights
 from tokalign.runtime.rounds import Array
 from tokalign.storage import locked, write_file
+from tokalign.tables.finding import TRAINING_RECORD
 from tokalign.train.labelled_corpus import LabelledCorpus
 from tokalign.train.options import FitOptions
 
@@ -273,4 +274,4 @@ def _digest(arrays: Mapping[str, Any]) -> str:
 def write_record(folder: Path, record: Mapping[str, Any]) -> None:
     """Write for people how a drafter or a draft model was trained. Raises: as `write_file`."""
     told = json.dumps(record, indent=1, ensure_ascii=False)
-    write_file(folder / "training.json", told + "\n", parents=True)
+    write_file(folder / TRAINING_RECORD, told + "\n", parents=True)

@@ -11,6 +11,7 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 import pytest
+from block_drafters import block_config, random_block_drafter, write_block_drafter
 from mlx.utils import tree_flatten
 from places import DEMO
 from random_drafters import random_drafter
@@ -25,7 +26,13 @@ from tokalign.errors import (
     UsageError,
 )
 from tokalign.runtime.decoder import LanguageModel
-from tokalign.runtime.mlx.drafter_folder import load_drafter, save_drafter, target_fingerprints
+from tokalign.runtime.mlx.drafter_folder import (
+    find_drafter,
+    load_drafter,
+    named_drafter,
+    save_drafter,
+    target_fingerprints,
+)
 from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
 from tokalign.storage import write_file
 
@@ -112,6 +119,24 @@ def test_a_drafter_of_another_tokenizer_is_refused(
     folder = saved(tmp_path, target)
     with pytest.raises(FingerprintError, match="tokalign train"):
         load_drafter(folder, LanguageModel.from_folder(Path(models["draft"])))
+
+
+@pytest.mark.parametrize("record", ["", "[]", "{}", '{"target": "a model"}', '{"target": {}}'])
+def test_a_published_drafter_that_was_trained_for_another_tokenizer_is_refused(
+    target: LanguageModel[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record: str
+) -> None:
+    """A folder that does not say what it was trained for is taken as it is."""
+    monkeypatch.setenv("TOKALIGN_TABLES", str(tmp_path))
+    config, drafter = block_config(target.model), random_block_drafter(target.model)
+    folder = write_block_drafter(tmp_path / "drafter", drafter, config)
+    written = folder / "training.json"
+    written.write_text(record)
+    assert find_drafter(target)
+    written.write_text(json.dumps({"target": {"tokenizer": "0123" * 16, "weights": "any"}}))
+    (folder / "config.json").write_text(json.dumps(config, indent=1))  # so it is read again
+    with pytest.raises(FingerprintError, match="was built for tokenizer 012301230123 but this"):
+        named_drafter(folder, target)
+    assert find_drafter(target) is None
 
 
 def weights_path(folder: Path) -> Path:

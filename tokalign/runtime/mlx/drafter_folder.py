@@ -36,7 +36,7 @@ from tokalign.runtime.mlx.published_drafter import fill, load_arrays
 from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, RecurrentDrafter, load_redrafter
 from tokalign.runtime.mlx.trained_drafter import TargetEnds, TrainedDrafter
 from tokalign.runtime.mlx.weights import content_fingerprint, once_per_model
-from tokalign.storage import FileState, file_state, write_file
+from tokalign.storage import FileState, file_state, parse_json, write_file
 from tokalign.tables.drafter_config import known_format
 from tokalign.tables.drafter_formats import BLOCK_FORMATS, DrafterFormat
 from tokalign.tables.finding import (
@@ -45,6 +45,7 @@ from tokalign.tables.finding import (
     DRAFTER_VERSION,
     DRAFTER_WEIGHTS,
     HOW_TO_TRAIN,
+    TRAINING_RECORD,
     Note,
     damaged_drafter,
     drafter_folders,
@@ -114,7 +115,14 @@ def load_drafter(folder: Path, target: Target) -> RecurrentDrafter:
     FingerprintError, IncompatibleError for one of another tokenizer or model.
     """
     config = read_drafter_config(folder)
-    _require_target(folder, config["target"], target_fingerprints(target))
+    _require_tokenizer(folder, target)
+    wanted, own = str(config["target"].get("weights")), content_fingerprint(target.model)
+    if wanted != own:
+        raise IncompatibleError(
+            f"the drafter in {folder} was trained on another model with this tokenizer (weights "
+            f"{wanted[:12]}, and not {own[:12]}; quantization and adapters count); give its own "
+            f"target, or train one with: {HOW_TO_TRAIN}"
+        )
     ends, weights = TargetEnds.of(target.model), find_drafter_weights(folder, config)
     try:
         drafter = RecurrentDrafter(convert(config["drafter"], DrafterConfig), ends)
@@ -122,22 +130,6 @@ def load_drafter(folder: Path, target: Target) -> RecurrentDrafter:
     except (TypeError, ValueError, TokalignError) as error:
         raise damaged_drafter(folder, in_one_line(error)) from error
     return drafter
-
-
-def _require_target(folder: Path, wanted: Mapping[str, Any], target: Mapping[str, str]) -> None:
-    if wanted.get("tokenizer") != target["tokenizer"]:
-        raise FingerprintError(
-            f"the drafter in {folder}",
-            expected=str(wanted.get("tokenizer")),
-            found=target["tokenizer"],
-            remedy=HOW_TO_TRAIN,
-        )
-    if wanted.get("weights") != target["weights"]:
-        raise IncompatibleError(
-            f"the drafter in {folder} was trained on another model with this tokenizer (weights "
-            f"{str(wanted.get('weights'))[:12]}, and not {target['weights'][:12]}; quantization "
-            f"and adapters count); give its own target, or train one with: {HOW_TO_TRAIN}"
-        )
 
 
 _PUBLISHED: dict[DrafterFormat, Callable[[Path, Any], TrainedDrafter]] = {
@@ -158,6 +150,30 @@ def _reader_of(folder: Path) -> Callable[[Path, Any], TrainedDrafter] | None:
     return _PUBLISHED.get(known_format(read_drafter_json(folder), str(folder)))
 
 
+def _require_tokenizer(folder: Path, target: Target) -> None:
+    """Raises: FingerprintError for a drafter that was trained for another tokenizer."""
+    if (other := _other_tokenizer(folder, target)) is not None:
+        raise FingerprintError(
+            f"the drafter in {folder}",
+            expected=other,
+            found=target.tokenizer.fingerprint,
+            remedy=HOW_TO_TRAIN,
+        )
+
+
+def _other_tokenizer(folder: Path, target: Target) -> str | None:
+    """The fingerprint of the tokenizer that a drafter was trained for, if it is not the target's;
+    None also where its folder does not say. Raises: as `read_drafter_config`."""
+    reader, wanted = _reader_of(folder), None
+    if reader is None:
+        wanted = str(read_drafter_config(folder)["target"].get("tokenizer"))
+    elif reader is not load_mtp:  # which lies in a model's folder, with a record of that model
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            record = parse_json((folder / TRAINING_RECORD).read_bytes())
+            wanted = str(record["target"]["tokenizer"])
+    return None if wanted is None or wanted == target.tokenizer.fingerprint else wanted
+
+
 @once_per_model
 def _loaded(_: Any) -> dict[tuple[Path, FileState | None], TrainedDrafter]:
     """The drafter that was loaded last for a model, by its folder and the state of its config."""
@@ -174,6 +190,7 @@ def named_drafter(folder: Path, target: Target, *, note: Note = lambda _: None) 
     key = folder.absolute(), file_state(folder / DRAFTER_CONFIG)
     if key not in loaded:
         loaded.clear()
+        _require_tokenizer(folder, target)
         load = _reader_of(folder)
         loaded[key] = load(folder, target.model) if load else load_drafter(folder, target)
     note(f"drafter -> {shown_path(folder)}")
@@ -196,11 +213,8 @@ def find_drafter(target: Target, *, note: Note = lambda _: None) -> TrainedDraft
         note(f"{error}; no MTP layer is looked for")
     for folder in folders:
         try:
-            if _reader_of(folder) is None:
-                made_for = read_drafter_config(folder)["target"]
-                if made_for.get("tokenizer") != target.tokenizer.fingerprint:
-                    continue
-            return named_drafter(folder, target, note=note)
+            if _other_tokenizer(folder, target) is None:
+                return named_drafter(folder, target, note=note)
         except TokalignError as error:
             note(f"{error}; it is not used")
     if published is not None and downloaded is None:

@@ -14,9 +14,10 @@ from tokalign.runtime.mlx.published_drafter import read_weights
 from tokalign.runtime.mlx.weights import write_weights
 from tokalign.runtime.rounds import Array
 from tokalign.storage import appearing
+from tokalign.tables.finding import TRAINING_RECORD
 
-_RECORD = "training.json"  # of how `own` was trained
-_NOT_COPIED = "*.safetensors", "*.safetensors.index.json", "*.bin", "*.pth", "*.gguf", _RECORD
+_WEIGHTS = "*.safetensors", "*.safetensors.index.json", "*.bin", "*.pth", "*.gguf"
+_NOT_COPIED = *_WEIGHTS, TRAINING_RECORD
 _CONFIG = "config.json"
 
 
