@@ -217,3 +217,15 @@ def test_the_bodies_of_all_apis_are_documented(monkeypatch: pytest.MonkeyPatch) 
         body = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]
         name = body["schema"]["$ref"].rpartition("/")[2]
         assert "temperature" in schemas[name]["properties"]
+
+
+def test_a_request_may_name_its_host_in_its_first_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As clients of a proxy write it. A host that may not ask may not ask there either."""
+    with scripted(monkeypatch, words) as (server, _):
+        for url in (server.url, server.url.upper()):
+            assert request(server, "GET", f"{url}/v1/models").json["data"] == [{"id": "model"}]
+            for path, body in PATHS.items():
+                assert request(server, "POST", f"{url}{path}?beta=true", body).status == 200
+        refused = request(server, "GET", "http://elsewhere.example:80/v1/models")
+        assert (refused.status, refused.json["error"]["code"]) == (403, "host_not_allowed")
+        assert request(server, "GET", f"{server.url}/nowhere").status == 404
