@@ -204,6 +204,14 @@ def test_a_prompt_may_come_from_a_file(models: dict[str, str], tmp_path: Path) -
     assert at_sign["prompt_tokens"] == len(read_tokenizer(models["target"]).encode("@jan"))
 
 
+@pytest.mark.parametrize("words", [(), ("-p", "-")])
+def test_stdin_without_a_prompt_is_refused(words: tuple[str, ...]) -> None:
+    """Its model has a template, under which a prompt that somebody types may be empty."""
+    given = ("--target", DEMO / "target", "-m", "2", *words)
+    run(*given, typed="").is_refused(2, "there is no prompt; give one: tokalign decode")
+    assert run("--target", DEMO / "target", "-m", "2", "-p", "").code == 0
+
+
 def test_a_page_shows_how_the_tokens_came_about(models: dict[str, str], tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     found = decode(models, "--draft", models["draft"], "--html", str(page))

@@ -136,10 +136,11 @@ def _show_text(generation: Generation, *, color: bool) -> None:
 
 def read_prompt(typed: str | None) -> str:
     """The text that `--prompt` stands for, or stdin without it. Raises: UsageError."""
-    if typed is None and sys.stdin.isatty():
-        raise UsageError('there is no prompt; give one: tokalign decode NAME "..."')
     if typed is None or typed == "-":
-        return _read_stdin()
+        text = "" if typed is None and sys.stdin.isatty() else _read_stdin()
+        if not text:  # nobody typed it, as with --prompt ""
+            raise UsageError('there is no prompt; give one: tokalign decode NAME "..."')
+        return text
     if not typed.startswith("@"):
         return typed
     if typed.startswith("@@"):
