@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import lzma
 from collections.abc import Callable, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -243,6 +245,33 @@ def test_urls_are_files_folders_and_globs_too(remote: str) -> None:
     done: list[int] = []
     list(corpus.lines(done.append))
     assert sum(done) == corpus.size
+
+
+class Web:
+    """A server that calls an archive packed on the way, as fsspec reads it with aiohttp."""
+
+    def __init__(self, client_kwargs: dict[str, Any] | None = None) -> None:
+        self._unpacks = (client_kwargs or {}).get("auto_decompress", True)
+
+    def isdir(self, _: str) -> bool:
+        return False
+
+    def unstrip_protocol(self, url: str) -> str:
+        return url
+
+    def size(self, _: str) -> None:
+        """It is not told for what is packed on the way."""
+
+    def open(self, _: str, mode: str) -> BytesIO:
+        return BytesIO(TEXT if self._unpacks else gzip.compress(TEXT))
+
+
+@pytest.mark.parametrize("name", ["a.txt.gz", "a.txt.gz?token=a/b.txt", "a.txt"])
+def test_an_archive_is_unpacked_once_whatever_its_server_calls_it(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr("fsspec.core.url_to_fs", lambda url, **options: (Web(**options), url))
+    assert lines_of(f"https://example.org/{name}") == PARAGRAPHS
 
 
 @pytest.mark.parametrize(

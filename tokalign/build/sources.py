@@ -221,8 +221,13 @@ def _file_system(url: str) -> Iterator[tuple[Any, str]]:
     """The file system of a URL and the path in it. What it raises in the body is a CorpusError."""
     from fsspec.core import url_to_fs
 
+    options = {}
+    if url.startswith("http") and PurePosixPath(url.partition("?")[0]).suffix in PACKINGS:
+        # aiohttp would unpack what a server calls packed on the way (`Content-Encoding: gzip`).
+        headers = {"Accept-Encoding": "identity"}
+        options = {"client_kwargs": {"auto_decompress": False, "headers": headers}}
     with _naming(url):
-        yield url_to_fs(url)
+        yield url_to_fs(url, **options)
 
 
 @contextmanager
