@@ -120,14 +120,15 @@ def test_a_text_of_no_known_encoding_is_refused(tmp_path: Path) -> None:
         read_document(path)
 
 
-def test_html_is_read_as_a_browser_shows_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["a.HTML", "a.txt"])
+def test_html_is_read_as_a_browser_shows_it(tmp_path: Path, name: str) -> None:
     page = (
         '<html><head><meta charset="iso-8859-2"><style>p {margin: 0}</style></head><body>'
         f"<script>let tajne = 1</script><h1>Ogłoszenie</h1><p>{MEETING[:9]}<b>{MEETING[9:20]}</b>"
         f"{MEETING[20:]}</p><p>Jan&nbsp;&amp;&nbsp;Maria</p></body></html>"
     )
-    (tmp_path / "a.HTML").write_text(page, encoding="iso-8859-2")
-    lines = read_document(tmp_path / "a.HTML").split("\n")
+    (tmp_path / name).write_text(page, encoding="iso-8859-2")
+    lines = read_document(tmp_path / name).split("\n")
     assert lines == ["Ogłoszenie", MEETING, "Jan\xa0&\xa0Maria"]
 
 

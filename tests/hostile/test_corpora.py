@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import os
 import subprocess
 import sys
+import tarfile
 import time
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
@@ -34,6 +36,14 @@ OBJECT = json.dumps({"text": GOOD}).encode() + b"\n"
 LONG = LONGEST_LINE + 1
 
 gz, zst = partial(gzip.compress, mtime=0), zstandard.compress
+
+
+def tar(content: bytes) -> bytes:
+    archive, member = io.BytesIO(), tarfile.TarInfo("a.txt")
+    member.size = len(content)
+    with tarfile.open(fileobj=archive, mode="w") as written:
+        written.addfile(member, io.BytesIO(content))
+    return archive.getvalue()
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +164,21 @@ HOSTILE = {
         "a.txt", "ala ma kota\n".encode("utf-16-be") + LINE, refused="it is UTF-16; convert it"
     ),
     "a PDF named as text": Hostile("a.txt", b"%PDF-1.7\n" + LINE * 9, refused="it is a PDF; save"),
+    "HTML named as text": Hostile(
+        "a.txt", b"\xef\xbb\xbf <!DOCTYPE HTML>\n" + LINE * 9, refused="it is HTML; name it .html"
+    ),
+    "HTML without a type, packed": Hostile(
+        "a.txt.gz", lambda: gz(b"<html lang='pl'>" + LINE * 9), refused="it is HTML; name it .html"
+    ),
+    "a word that begins like HTML": Hostile(
+        "a.txt", b"<htmlowy>\n" + LINE, read=("<htmlowy>", GOOD)
+    ),
+    "a tar archive named as text": Hostile(
+        "a.txt", lambda: tar(LINE * 999), refused="it is a tar archive; unpack it"
+    ),
+    "a tar archive that its name does not say": Hostile(
+        "a.txt.gz", lambda: gz(tar(LINE * 999)), refused="it is a tar archive; unpack it"
+    ),
     "bytes of a picture": Hostile(
         "a.txt",
         lambda: Random(1).randbytes(20_000) + b"\n" + LINE * 9,

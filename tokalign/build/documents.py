@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from unicodedata import normalize
 
 from tokalign.build.never_read import NAMES, key_in
+from tokalign.build.text_files import HTML
 from tokalign.errors import CorpusError, MissingAssetError, UsageError
 from tokalign.installation import install_line
 from tokalign.storage import open_regular
@@ -197,7 +198,7 @@ def read_document(path: Path) -> str:
     suffix = path.suffix.lower()
     if suffix == ".pdf":
         text = "\n".join(_pdf_pages(path, data))
-    elif suffix in (".html", ".htm", ".xhtml"):
+    elif suffix in (".html", ".htm", ".xhtml") or re.match(HTML, data):
         text = _html_text(path, data)
     else:
         text = _plain_text(path, data)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,14 +36,18 @@ _BOM = b"\xef\xbb\xbf"
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 _JSON = json.JSONDecoder(parse_int=float)  # as int, Python refuses more than 4,300 digits
 _RENAME = f"which its name does not say; rename it ({', '.join(PACKINGS)}) or unpack it"
+_LEARN = "and give its folder to `tokalign learn`"
+HTML = rb"(?i)(\xef\xbb\xbf)?\s*<(!doctype html|html)\b"
 _NO_TEXT = {
-    b"\x1f\x8b": f"packed by gzip, {_RENAME}",
-    b"\x28\xb5\x2f\xfd": f"packed by zstd, {_RENAME}",
-    b"\xfd7zXZ": f"packed by xz, {_RENAME}",
-    b"PK\x03\x04": f"packed by zip, {_RENAME}",
-    b"%PDF-": "a PDF; save its text, or name it .pdf and give its folder to `tokalign learn`",
+    rb"\x1f\x8b": f"packed by gzip, {_RENAME}",
+    rb"\x28\xb5\x2f\xfd": f"packed by zstd, {_RENAME}",
+    rb"\xfd7zXZ": f"packed by xz, {_RENAME}",
+    rb"PK\x03\x04": f"packed by zip, {_RENAME}",
+    rb"%PDF-": f"a PDF; save its text, or name it .pdf {_LEARN}",
+    HTML: f"HTML; name it .html {_LEARN}, or keep it in .jsonl to have its tags counted",
+    rb".{257}ustar(\0|  \0)": "a tar archive; unpack it and give its folder",
 }
-"""What the first bytes of a file say that is no text."""
+"""What the first line of a file is like that is no text, as a pattern."""
 _SHOWN_FIELDS = 10
 _ROWS = 256
 _READING = {"pre_buffer": False, "page_checksum_verification": True}  # where a file has checksums
@@ -121,8 +126,9 @@ class TextFile:
                     "it is UTF-16; convert it with: iconv -f UTF-16 -t UTF-8",
                     path=self._source.location,
                 )
-            if number == 1 and (mark := next(filter(line.startswith, _NO_TEXT), b"")):
-                raise CorpusError(f"it is {_NO_TEXT[mark]}", path=self._source.location)
+            for beginning, kind in _NO_TEXT.items() if number == 1 else ():
+                if re.match(beginning, line):
+                    raise CorpusError(f"it is {kind}", path=self._source.location)
             zeros = line.count(0)
             foreign += zeros
             try:
