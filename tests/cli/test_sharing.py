@@ -190,7 +190,7 @@ def test_a_half_download_leaves_nothing(world: World, dictionary: Path) -> None:
     }
     world.hub.cut.add("b.dictionary.tok")
     refused = world.run("tables", "pull", "someone/tables", "--quiet")
-    refused.is_refused(4, "someone/tables was not downloaded", "; try again")
+    refused.is_refused(4, "someone/tables was not downloaded: the transfer failed", "); try again")
     assert (refused.out, world.left()) == ("", set())
     world.hub.cut.clear()
     world.succeeds("pull", "someone/tables")
