@@ -159,6 +159,15 @@ def damaged(data: bytes) -> bytes:
     return data[:-100] + bytes([data[-100] ^ 1]) + data[-99:]
 
 
+@pytest.mark.parametrize("place", ["folder", "folder/", "deep/er/folder"])
+def test_a_folder_that_is_missing_has_to_be_made(
+    tmp_path: Path, dictionary: Path, place: str
+) -> None:
+    missing = f"{tmp_path}/{place}"
+    refused = run("tables", "push", dictionary, missing)
+    refused.is_refused(4, f"{missing} does not exist; make the folder first, or give a Hub")
+
+
 def test_a_damaged_table_is_not_pushed(tmp_path: Path, dictionary: Path) -> None:
     (tmp_path / "model").mkdir()
     bad = dictionary.with_name("bad.dictionary.tok")

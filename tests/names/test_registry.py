@@ -80,8 +80,9 @@ def test_an_unknown_alias_is_a_usage_error_with_a_suggestion(name: str, meant: s
 
 
 def test_a_path_that_does_not_exist_is_a_missing_asset() -> None:
-    with pytest.raises(MissingAssetError, match="does not exist"):
-        resolve_tokenizer("./nowhere/model")
+    for path in ("./nowhere/model", "nowhere/"):
+        with pytest.raises(MissingAssetError, match="does not exist"):
+            resolve_tokenizer(path)
     with pytest.raises(MissingAssetError, match=r"lacks config\.json"):
         resolve_model(str(Path(__file__).parent))
 

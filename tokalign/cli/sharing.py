@@ -79,7 +79,11 @@ def push_tables(
         for path, data in contents.items():
             write_file(place / path, data, parents=True)
         return repository, tables
-    name = find_alias(repository).mlx
+    try:
+        name = find_alias(repository).mlx
+    except MissingAssetError as error:
+        remedy = "make the folder first, or give a Hub repository (owner/name)"
+        raise MissingAssetError(f"{shown_path(repository)} does not exist; {remedy}") from error
     hub.upload(name, contents, message=f"Add tables for tokalign: {', '.join(names)}")
     return name, tables
 

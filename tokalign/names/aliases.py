@@ -71,7 +71,7 @@ def find_alias(name: str) -> Alias:
             + "; `tokalign models` lists the aliases, and a name may also be a local path or a Hub "
             "repository (owner/name)"
         )
-    if name.count("/") > 1 or name.startswith((".", "/", "~")):
+    if name.count("/") > 1 or name.startswith((".", "/", "~")) or name.endswith("/"):
         raise MissingAssetError(
             f"{name} does not exist; give an existing path, or an alias of `tokalign models`"
         )
