@@ -114,6 +114,17 @@ def test_no_draft_tokens_are_drafted_as_in_mlx_lm(pair: dict[str, Any]) -> None:
             tokalign.stream_generate(prompt=PROMPT, **{**pair, "num_draft_tokens": count})
 
 
+def test_a_wrong_prompt_cache_is_told_whose_caches_it_needs(pair: dict[str, Any]) -> None:
+    def refusal(**given: Any) -> str:
+        with pytest.raises(UsageError, match=r"^prompt_cache has to be a list of \d+ caches") as e:
+            tokalign.stream_generate(prompt=PROMPT, prompt_cache=[], **given)
+        return str(e.value)
+
+    assert "the draft model's" in refusal(**pair)
+    alone = {name: pair[name] for name in ("model", "tokenizer")}
+    assert "draft" not in refusal(**alone)
+
+
 def test_messages_for_callers_name_no_option_of_the_command_line() -> None:
     """What both meet is called by its name alone; commands are spelled as they are typed."""
     typed_only = {"chat.py", "cost.py", "decoder.py", "options.py", "weights.py"}

@@ -68,7 +68,7 @@ class Call:
         self._decoder, self._prompt_cache, self._stream = decoder, prompt_cache, stream
         self._store = store
         self._pieces: Generator[Piece, None, None] | None = None
-        ours, theirs = split_cache(prompt_cache, decoder.target.model)
+        ours, theirs = split_cache(prompt_cache, decoder)
         self._begin = _content(prompt_cache)
         self._target = decoder.open_target(ours)
         self._draft = decoder.open_draft(theirs)

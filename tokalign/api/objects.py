@@ -29,7 +29,7 @@ from tokalign.errors import (
 )
 from tokalign.names.registry import local_folder, resolve_tokenizer
 from tokalign.runtime.chat import encode_prompt
-from tokalign.runtime.decoder import LanguageModel, stop_ids
+from tokalign.runtime.decoder import Decoder, LanguageModel, stop_ids
 from tokalign.runtime.mlx.sampling import CallableSampler, LogitsProcessor, Sampler, Sampling
 from tokalign.runtime.mlx.weights import read_config
 from tokalign.runtime.rounds import Array
@@ -188,20 +188,23 @@ def read_ids(name: str, given: Any) -> list[int]:
 
 
 def split_cache(
-    prompt_cache: list[Any] | None, model: Any
+    prompt_cache: list[Any] | None, decoder: Decoder
 ) -> tuple[list[Any] | None, list[Any] | None]:
     """The target's layers of a prompt cache, and the draft's, which follow them as in mlx-lm. A
     generation that was left at a token, and uses them, ends. Raises: UsageError; CacheError."""
     if prompt_cache is None:
         return None, None
-    count = len(make_prompt_cache(model))  # some layers share a cache, and some have none
+    count = len(
+        make_prompt_cache(decoder.target.model)
+    )  # some layers share a cache, and some have none
     is_cache = isinstance(prompt_cache, list) and all(
         hasattr(layer, "is_trimmable") for layer in prompt_cache
     )
     if not is_cache or len(prompt_cache) < count:
+        more = "" if decoder.draft is None else ", and then the draft model's"
         raise UsageError(
-            f"prompt_cache has to be a list of {count} caches, and then the draft model's, as "
-            "make_prompt_cache of mlx-lm returns them"
+            f"prompt_cache has to be a list of {count} caches{more}, as make_prompt_cache of "
+            "mlx-lm returns them"
         )
     if (user := getattr(prompt_cache[0], _USER, None)) is not None:
         if (call := user()) is not None:

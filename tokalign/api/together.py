@@ -217,7 +217,7 @@ def _answers(
             raise UsageError(f"{name} is empty; give some text")
         checking.require_ids(name, ids)
         require_integer("max_tokens", length, least=1)
-        own, draft = split_cache(cache, decoder.target.model)
+        own, draft = split_cache(cache, decoder)
         if draft is not None:
             raise UsageError(f"prompt_caches[{place}] has more caches than the model has layers")
         answers.append(_Answer(ids, own, length, kept, scored))
