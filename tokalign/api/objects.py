@@ -65,10 +65,11 @@ def check_draft_model(draft_model: Any, **given: Any) -> None:
 
 def check_stream(stream: Any) -> None:
     """Raises: UsageError for what is neither None nor a stream or a device of mlx."""
-    try:
-        _ = stream is None or mx.stream(stream)
-    except TypeError as error:
-        raise UsageError(f"stream has to be a stream of mlx, not {shown(stream)}") from error
+    with suppress(TypeError, ValueError):  # the latter for a device that is not here
+        if not isinstance(stream, int):  # mlx takes True for a GPU
+            _ = stream is None or mx.stream(stream)
+            return
+    raise UsageError(f"stream has to be a stream of mlx on this machine, not {shown(stream)}")
 
 
 def remember_tokenizer(model: Any, tokenizer: AnyTokenizer) -> None:
