@@ -324,6 +324,28 @@ def test_the_choices_of_one_body_leave_places_for_others() -> None:
         asked.abandoned.set()
 
 
+def test_a_body_of_many_choices_waits_as_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And no more of its choices are prepared than are started: their prompts may be long."""
+    with scheduling(decode_concurrency=8, max_waiting=3) as scheduler:
+        scheduler.wait_until_ready()
+        advance, most = scheduler._advance, [0]
+
+        def count() -> None:
+            states = [job.state for job in scheduler._waiting.all()]
+            most.append(sum(state is not State.ARRIVED for state in states))
+            advance()
+
+        monkeypatch.setattr(scheduler, "_advance", count)
+        bodies = [Event(), Event()]
+        for body in bodies * 20:
+            submit(scheduler, abandoned=body, **FREELY)
+        assert end_of(submit(scheduler, max_tokens=1)) is None
+        assert len(scheduler._waiting) >= 32
+        for body in bodies:
+            body.set()
+    assert 0 < max(most) <= 3
+
+
 def test_a_client_that_has_left_is_not_answered() -> None:
     with scheduling(decode_concurrency=1) as scheduler:
         asked = [ApiRequest(prompt="Wisła", **FREELY) for _ in range(2)]

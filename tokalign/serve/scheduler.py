@@ -132,9 +132,14 @@ class Scheduler:
             self._close()
 
     def _admit(self) -> None:
-        """Have new requests prepared, and start those that are, in the order of their arrival."""
-        under_way = False  # whether an earlier request is being prepared, or has been
+        """Have new requests prepared, and start those that are, in the order of their arrival.
+        The choices of one body are prepared one after another: they may be many."""
+        under_way = set[
+            Event
+        ]()  # bodies of which a request is being prepared, or waits for a place
         for job in self._waiting.all():
+            if job.request.abandoned in under_way:
+                continue
             if not self.models.are_loaded(job.key):
                 if self._jobs or under_way:
                     return  # other models are loaded when those in use are free
@@ -149,7 +154,7 @@ class Scheduler:
             if job.state is State.PREPARED and (not takes_a_place or self._has_place(job)):
                 self._start(job)
             else:
-                under_way = True
+                under_way.add(job.request.abandoned)
 
     def _has_place(self, job: Job) -> bool:
         """Whether a request may be decoded with the others. The choices of one body leave as many

@@ -9,7 +9,8 @@ from tokalign.serve.job import Job
 
 
 class WaitingRoom:
-    """Where requests wait; any thread may use it. most: one more is refused.
+    """Where requests wait; any thread may use it. most: bodies of which some wait; one more is
+    refused, or a single body of many choices would keep everybody else out.
 
     Only whoever takes a request out ends or starts it, so no request gets two ends.
     """
@@ -29,10 +30,11 @@ class WaitingRoom:
         with self._changed:
             if self.is_closed:
                 raise end_of_service()
-            if len(self._jobs) >= self._most:
+            others = {other.request.abandoned for other in self._jobs} - {job.request.abandoned}
+            if len(others) >= self._most:
                 raise Refusal(
                     429,
-                    f"{len(self._jobs)} requests are waiting already; try again later",
+                    f"{len(others)} requests are waiting already; try again later",
                     code="queue_full",
                     headers={"Retry-After": "1"},
                 )
