@@ -98,6 +98,10 @@ CHAT_FIELDS: list[tuple[str, Any, str]] = [
     *(("n", value, "n: expected int") for value in (10**9, 0, True)),
     ("tools", [{"type": "function"}], "tools[0]"),
     ("tools", [{"type": "function", "function": {"name": " "}}], "tools[0]"),
+    *(
+        ("tools", [{"type": "function", "function": {"name": name}}], "a name without spaces")
+        for name in ("get weather", 'say"hi"', "f(x)", "a\nb", "<tag>")
+    ),
     ("tools", [{**WEATHER, "type": "browser"}], "tools[0].type"),
     ("tool_choice", "required", "needs tools"),
     ("tool_choice", {"type": "function", "function": {"name": "pogoda"}}, "'pogoda'"),

@@ -18,6 +18,7 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from tokalign.conversation.history import named, read_messages
+from tokalign.conversation.json_calls import NAME
 from tokalign.conversation.prompts import effort_variables
 from tokalign.conversation.tools import function_of
 from tokalign.errors import UsageError, require
@@ -378,7 +379,10 @@ def _functions(tools: Iterable[tuple[str, Object]]) -> tuple[Object, ...]:
         kind = tool.get("type", "function")
         remedy = "a custom tool can be given as a function with one text"
         require(kind == "function", f"{path}.type has to be 'function', not {{}}; {remedy}", kind)
-        require(function_of(tool) is not None, f"{path} has to be a function with a name")
+        name = (function_of(tool) or {"name": ""})["name"]
+        fits = bool(name) and NAME.fullmatch(name) is not None  # or its calls are not found
+        remedy = "a name without spaces, quotes, brackets or , ; ="
+        require(fits, f"{path} has to be a function with {remedy}")
         functions.append(tool)
     return tuple(functions)
 
