@@ -228,6 +228,19 @@ def test_marks_of_thoughts_that_change_nothing_are_dropped(
     ]
 
 
+def test_marks_that_no_text_has_are_marks_anywhere() -> None:
+    """Gemma 4 may end an answer with an empty thought, or with half of one."""
+    gemma = AnswerForm(("<|channel>thought", "<channel|>"))
+    empty = "<|channel>thought\n<channel|>"
+    for written in ("To.", f"{empty}To.", f"To.{empty}", "To.<channel|>", f"To.{empty}<channel|>"):
+        assert made(gemma, written) == [("text", "To.")]
+    assert made(gemma, "To.<|channel>thought\nHm.<channel|>Tu.") == [
+        ("text", "To."),
+        ("thought", "Hm."),
+        ("text", "Tu."),
+    ]
+
+
 @pytest.mark.parametrize(("form", "long"), [(CHAT, CALL), (XML, XML_CALL)])
 def test_a_stream_is_never_silent_while_a_call_is_written(form: AnswerForm, long: str) -> None:
     blocks = Blocks(form, tools=TOOLS)

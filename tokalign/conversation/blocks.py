@@ -181,8 +181,8 @@ class Blocks:
                 yield from self._bare_call(mark)
             elif mark in form.dropped:
                 self._turn("text")
-            elif self._grows and (self.kind == "text" or mark == begin):
-                yield from self._written(mark)
+            elif self._grows and (self.kind == "text" or mark == begin) and "|" not in mark:
+                yield from self._written(mark)  # nobody writes about <|channel>, as about <think>
             else:
                 self._turn("text" if mark == end else "thought")
 
