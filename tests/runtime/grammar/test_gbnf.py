@@ -10,7 +10,8 @@ from grammars import accepts
 from tokalign.errors import UsageError
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.grammar import Grammar, constrain
-from tokalign.runtime.grammar.gbnf import lark_of
+from tokalign.runtime.grammar.gbnf import _Reader, lark_of
+from tokalign.runtime.grammar.gbnf_rules import _MOST_PARTS, _find_followers
 
 PROMPT = [5, 6]
 Pair = tuple[LanguageModel[Any], LanguageModel[Any]]
@@ -55,6 +56,12 @@ MEANT: dict[str, tuple[str, list[str], list[str]]] = {
         ["f (", "a +"],
     ),
     "anything up to a mark": ('root ::= "<" .* ">" root | "!"', ["<a>b<c>!", "<>>!"], ["<a!"]),
+    "many characters that may come next": (
+        f"root ::= word ({' | '.join(f'[{chr(0x4E00 + 2 * n)}]' for n in range(300))}) root?\n"
+        "word ::= [^x]*",
+        ["一", "abc一", "一丂丄", "丂a一一"],
+        ["", "abc", "x一"],
+    ),
     "a word that others begin": (
         'root ::= [a-z]* "end" ("(" root ")")? | ["] [^"]* ["]',
         ["trend", "endend(end)", '"a(b"', 'end("")'],
@@ -94,6 +101,16 @@ def test_what_is_read_to_its_end_anyway_is_one_terminal() -> None:
     source = 'root ::= "[" root "]" | quoted ":" root? | [0-9]+\nquoted ::= ["] [^"]* ["]'
     (rule,) = (line for line in lark_of(source).split("\n") if line.startswith("r0:"))
     assert "/" not in rule
+
+
+def test_what_may_come_next_is_any_character_where_it_is_one_of_very_many() -> None:
+    """Thousands of rules would have thousands of characters each."""
+    rules = [f"root ::= {' '.join(f'r{n}?' for n in range(400))} root?"]
+    rules += [f"r{n} ::= [{chr(0x4E00 + 2 * n)}] root?" for n in range(400)]
+    read = _Reader("\n".join(rules)).rules()
+    _find_followers(read)
+    for rule in read.values():
+        assert max(len(part.followers) for part in (rule, *rule.items)) <= _MOST_PARTS
 
 
 def test_tokens_are_matched_by_id_and_by_spelling(target: LanguageModel[Any]) -> None:

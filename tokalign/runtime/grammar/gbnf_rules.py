@@ -29,6 +29,8 @@ EMPTY = '""'
 _MOST_TERMINALS, _MOST_COMPARED = 500, 64
 """Terminals that are compared with all others, and those that are so one by one, for 2 ms each."""
 _ANY = r"\x{0}-\x{10ffff}"
+_MOST_PARTS = 100
+"""Parts of a set of characters; more of them are any, or thousands of rules would take minutes."""
 
 
 @dataclass(slots=True)
@@ -216,27 +218,35 @@ def _find_followers(rules: Mapping[str, GbnfRule]) -> None:
     for rule in rules.values():
         for name in rule.needs:
             users[name].add(rule.name)
-    pending = set(rules)
+    order, pending = [*rules.values()], set(rules)
     while pending:
-        rule = rules[pending.pop()]
-        first, may_be_empty = frozenset[str](), False
-        for alternative in rule.alternatives:
-            begin, is_empty = frozenset[str](), True
-            for item in reversed(alternative):
-                item.followers = begin | rule.followers if is_empty else begin
-                inner = rules.get(item.rule)
-                own = item.first if inner is None else inner.first
-                skips = item.lark == EMPTY if inner is None else inner.may_be_empty
-                followers = item.followers if item.most == 1 else item.followers | own
-                if inner is not None and not followers <= inner.followers:
-                    inner.followers |= followers
-                    pending.add(inner.name)
-                skips = skips or item.least == 0
-                begin, is_empty = (own | begin if skips else own), is_empty and skips
-            first, may_be_empty = first | begin, may_be_empty or is_empty
-        if (first, may_be_empty) != (rule.first, rule.may_be_empty):
-            rule.first, rule.may_be_empty = first, may_be_empty
-            pending |= users[rule.name]
+        order.reverse()  # what rules begin with goes one way, what comes after them the other
+        for rule in (rule for rule in order if rule.name in pending):
+            pending.discard(rule.name)
+            first, may_be_empty = frozenset[str](), False
+            for alternative in rule.alternatives:
+                begin, is_empty = frozenset[str](), True
+                for item in reversed(alternative):
+                    item.followers = _either(begin, rule.followers) if is_empty else begin
+                    inner = rules.get(item.rule)
+                    own = item.first if inner is None else inner.first
+                    skips = item.lark == EMPTY if inner is None else inner.may_be_empty
+                    followers = item.followers if item.most == 1 else _either(item.followers, own)
+                    if inner is not None and not followers <= inner.followers:
+                        inner.followers = _either(inner.followers, followers)
+                        pending.add(inner.name)
+                    skips = skips or item.least == 0
+                    begin, is_empty = _either(own, begin) if skips else own, is_empty and skips
+                first, may_be_empty = _either(first, begin), may_be_empty or is_empty
+            if (first, may_be_empty) != (rule.first, rule.may_be_empty):
+                rule.first, rule.may_be_empty = first, may_be_empty
+                pending |= users[rule.name]
+
+
+def _either(some: frozenset[str], others: frozenset[str]) -> frozenset[str]:
+    """The characters of two sets."""
+    both = some | others
+    return frozenset([_ANY]) if _ANY in both or len(both) > _MOST_PARTS else both
 
 
 def _terminals(rules: Mapping[str, GbnfRule]) -> set[str]:
