@@ -171,7 +171,7 @@ HOSTILE = {
         "a.txt.gz", lambda: gz(b"<html lang='pl'>" + LINE * 9), refused="it is HTML; name it .html"
     ),
     "a word that begins like HTML": Hostile(
-        "a.txt", b"<htmlowy>\n" + LINE, read=("<htmlowy>", GOOD)
+        "a.txt", b"<html-owy>\n" + LINE, read=("<html-owy>", GOOD)
     ),
     "a tar archive named as text": Hostile(
         "a.txt", lambda: tar(LINE * 999), refused="it is a tar archive; unpack it"

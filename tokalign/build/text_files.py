@@ -37,7 +37,7 @@ _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 _JSON = json.JSONDecoder(parse_int=float)  # as int, Python refuses more than 4,300 digits
 _RENAME = f"which its name does not say; rename it ({', '.join(PACKINGS)}) or unpack it"
 _LEARN = "and give its folder to `tokalign learn`"
-HTML = rb"(?i)(\xef\xbb\xbf)?\s*<(!doctype html|html)\b"
+HTML = rb"(?i)(\xef\xbb\xbf)?\s*<(!doctype )?html[\s>]"
 _NO_TEXT = {
     rb"\x1f\x8b": f"packed by gzip, {_RENAME}",
     rb"\x28\xb5\x2f\xfd": f"packed by zstd, {_RENAME}",
