@@ -195,9 +195,7 @@ def split_cache(
     generation that was left at a token, and uses them, ends. Raises: UsageError; CacheError."""
     if prompt_cache is None:
         return None, None
-    count = len(
-        make_prompt_cache(decoder.target.model)
-    )  # some layers share a cache, and some have none
+    count = len(make_prompt_cache(decoder.target.model))  # some layers share one, or have none
     is_cache = isinstance(prompt_cache, list) and all(
         hasattr(layer, "is_trimmable") for layer in prompt_cache
     )

@@ -134,9 +134,7 @@ class Scheduler:
     def _admit(self) -> None:
         """Have new requests prepared, and start those that are, in the order of their arrival.
         The choices of one body are prepared one after another: they may be many."""
-        under_way = set[
-            Event
-        ]()  # bodies of which a request is being prepared, or waits for a place
+        under_way = set[Event]()  # bodies whose next request is prepared, or waits for a place
         for job in self._waiting.all():
             if job.request.abandoned in under_way:
                 continue
