@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, Literal
@@ -164,6 +165,21 @@ def test_a_call_that_breaks_after_it_has_begun_is_text_too() -> None:
         ("call", '{"x": "a"}'),
         ("broken", '{"x": 1'),
         ("text", again),
+    ]
+
+
+def test_in_a_line_or_a_thought_a_call_without_the_mark_is_text() -> None:
+    call = "<function=f>\n<parameter=x>\na\n</parameter>\n</function>"
+    for text in (f"Write `{call}`.", f"It is: {call}"):
+        assert made(XML, text) == [("text", text)]
+    thinking = replace(XML, thought=CHAT.thought)
+    assert made(thinking, f"<think>I may:\n{call}</think>To.") == [
+        ("thought", f"I may:\n{call}"),
+        ("text", "To."),
+    ]
+    assert made(thinking, f"<think>Hm.</think>{call}") == [
+        ("thought", "Hm."),
+        ("call", '{"x": "a"}'),
     ]
 
 

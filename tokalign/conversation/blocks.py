@@ -163,8 +163,8 @@ class Blocks:
 
     def _marked(self) -> Steps[None]:
         """Thoughts and calls between marks. A thought begins where no text has begun; before that,
-        a mark that changes nothing is dropped. Where there are tools, a call of one may also come
-        without the mark of the format, and a line may begin with one in JSON."""
+        a mark that changes nothing is dropped. Where there are tools, a line may also begin
+        with a call of one without the mark of the format, or in JSON."""
         form = self.form
         begin, end = form.thought or ("", "")
         called, bare = "", list[str]()
@@ -217,7 +217,7 @@ class Blocks:
         is_text = self._is_open and self.blocks[-1].kind == "text"
         before = (self.blocks[-1].text if is_text else "\n") + self._space
         begins_line = before.rstrip(" \t").endswith("\n") and self.kind == "text"
-        may_be = begins_line or not is_json
+        may_be = begins_line or mark.endswith(("|>", "｜>"))  # code has other marks in lines, too
         if may_be and not self._failures and self._bare_failures < _MOST_FAILURES:
             self._source.give_back(mark)
             named = {tool["function"]["name"] for tool in self.tools}
