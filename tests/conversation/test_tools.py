@@ -457,6 +457,22 @@ def test_some_models_leave_out_the_tag_that_ends_a_value(name: str) -> None:
         assert arguments in ({"x": "a", "n": 5}, {"x": "a\n", "n": 5})
 
 
+@pytest.mark.parametrize("name", TAGGED)
+def test_what_only_looks_like_the_next_argument_is_part_of_a_value(name: str) -> None:
+    """An argument that has a value, or none of the tool's; code may be about calls."""
+    form = form_of(name)
+    asked = tool("f", {"properties": {key: {"type": "string"} for key in ("y", "x", "n")}})
+    before, _, after = TAGGED[name].partition("{}")
+    begin = re.search("<[^<]*(parameter|arg_key)", before)
+    assert begin is not None
+    head, first = before[: begin.start()], before[begin.start() :]
+    tag, mark, _ = after.partition(">")
+    given = first.replace("x", "y")
+    value = f"{given}x\n{given} {first.replace('x', 'other')}, {begin[0]}"
+    text = f"{form.begin}{head}{given}b{tag}{mark}{first}{value}{after}{form.end}"
+    assert read(form, text, [asked]) == [("f", {"y": "b", "x": value})]
+
+
 def test_lists_and_objects_may_be_written_as_in_python() -> None:
     form = form_of("qwen3_coder")
     for kind, written, value in (

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -125,7 +125,7 @@ def _tagged_arguments(
     tags: Tags, source: Incoming, end: str, name: str, known: Mapping[str, Parameter]
 ) -> Calls:
     """Up to the tag that ends the call."""
-    opening, closing, *_ = tags.key
+    opening, missing = tags.key[0], dict.fromkeys(known)
     if (yield from source.following()) == "{":  # some models write all of them as JSON
         yield from json_arguments(source, Named(name))
         yield from source.mark(tags.tail or end)
@@ -140,6 +140,7 @@ def _tagged_arguments(
             yield Ended()
             return
         key, is_text = yield from _tagged_key(tags, source)
+        missing.pop(key, None)
         parameter = known.get(key, Parameter.ANYTHING)
         if is_text and parameter.parted()[0].alternatives:
             parameter = _TEXT
@@ -154,8 +155,7 @@ def _tagged_arguments(
             yield from source.expect(tags.pad)
         yield f"{before or '{'}{json.dumps(key, ensure_ascii=False)}: "
         before = ", "
-        others = [opening + other + closing for other in known if other != key]
-        yield from _tagged_value(tags, source, parameter, [*others, f"{tags.tail}\n{end}"])
+        yield from _tagged_value(tags, source, parameter, end, missing)
 
 
 def _tagged_key(tags: Tags, source: Incoming) -> Waiting[tuple[str, bool]]:
@@ -178,29 +178,46 @@ _TEXT = Parameter([{"type": "string"}], {})
 
 
 def _tagged_value(
-    tags: Tags, source: Incoming, parameter: Parameter, after: Sequence[str]
+    tags: Tags, source: Incoming, parameter: Parameter, end: str, missing: Iterable[str]
 ) -> Reading[None]:
-    """after: what comes next where a model leaves out the tag that ends the value."""
-    ends = [text for tag in (tags.value, *after) for text in dict.fromkeys((tags.pad + tag, tag))]
+    """missing: arguments that may come next where a model leaves out the tag that ends a value."""
     if parameter.is_text:
-        mark = yield from _quoted(source, *ends)
+        yield from _quoted(_text_of_value(tags, source, end, missing, json_inside))
     else:
-        text, mark = yield from collected(source.pieces(*ends))
-        if not mark:
-            raise CutOffError
+        text, _ = yield from collected(_text_of_value(tags, source, end, missing, str))
         yield json.dumps(parameter.value(text), ensure_ascii=False)
-    if not mark.endswith(tags.value):
-        source.give_back(mark)
 
 
-def _quoted(source: Incoming, *ends: str) -> Reading[str]:
-    """The text before one of these ends as a JSON string. Returns: the end. Raises: CutOffError."""
+def _text_of_value(
+    tags: Tags, source: Incoming, end: str, missing: Iterable[str], written: Callable[[str], str]
+) -> Reading[str]:
+    """The text of a value, `written` in some form. Raises: CutOffError."""
+    opening, closing, *_ = tags.key
+    following = [name + closing for name in missing]
+    ends = [tags.value, f"{tags.tail}\n{end}", *[opening] * bool(following)]
+    marks = [text for mark in ends for text in dict.fromkeys((tags.pad + mark, mark))]
+    while mark := (yield from source.pieces(*marks, written=written)):
+        if mark.endswith(tags.value):
+            return mark
+        try:
+            name = (yield from source.expect(*following)) if mark.endswith(opening) else ""
+        except CutOffError:
+            raise
+        except UnreadableError:  # it only looks like the next argument
+            yield written(mark)
+        else:
+            source.give_back(mark + name)
+            return mark
+    raise CutOffError
+
+
+def _quoted(parser: Reading[str]) -> Reading[None]:
+    """A text as a JSON string. parser: yields its inside, and returns what ends it, if anything
+    does. Raises: CutOffError."""
     yield '"'
-    mark = yield from source.pieces(*ends, written=json_inside)
-    if not mark:
+    if not (yield from parser):
         raise CutOffError
     yield '"'
-    return mark
 
 
 # -- Gemma -----------------------------------------------------------------------------------------
@@ -227,7 +244,7 @@ def _gemma_value(quote: str, source: Incoming, depth: int) -> Reading[None]:
         yield from container(source, depth, partial(_gemma_member, quote))
     elif (yield from source.peek(len(quote))) == quote:
         yield from source.expect(quote)
-        yield from _quoted(source, quote)
+        yield from _quoted(source.pieces(quote, written=json_inside))
     else:
         word = (yield from source.take(_GEMMA_WORD)).strip()
         if source.is_done or not word:
