@@ -282,7 +282,7 @@ def test_schemas_that_no_library_makes() -> None:
 
 X = {"properties": {"x": {"type": "integer"}}, "required": ["x"]}
 ROOTS: list[Any] = [
-    *(None, True, {}, X, {**X, "type": "array"}, {**X, "type": ["object", "null"]}),
+    *({}, X, {**X, "type": "array"}, {**X, "type": ["object", "null"]}),
     *({"$defs": {"A": X}, "$ref": "#/$defs/A"}, {"anyOf": [X, {"type": "object"}]}),
 ]
 
@@ -297,6 +297,24 @@ def test_arguments_are_an_object_whatever_a_schema_says(name: str, parameters: A
         text = form.begin + call.format(value) + form.end
         assert accepts(grammar, text) is fits
     assert read(form, form.begin + call.format('{"x": 1}') + form.end, [asked]) == [("f", {"x": 1})]
+
+
+@pytest.mark.parametrize("more", [{}, {"additionalProperties": True}, {"required": ["x", "y"]}])
+@pytest.mark.parametrize("name", AS_JSON)
+def test_arguments_have_no_names_but_those_of_properties(name: str, more: dict[str, Any]) -> None:
+    """Unless the schema says so: models fill a tool of no arguments with what they make up."""
+    form, call = form_of(name), AS_JSON[name]
+
+    def takes(parameters: Any, arguments: str) -> bool:
+        asked = [tool("f", parameters)]
+        grammar = calls_grammar(form, target().vocabulary, asked, ANY_TOOL)
+        return accepts(grammar, form.begin + call.format(arguments) + form.end)
+
+    assert takes({**X, **more}, '{"x": 1, "y": 2}') is bool(more)
+    if not more:
+        for nothing in (None, True, {"type": "object", "properties": {}}):
+            assert takes(nothing, "{}")
+            assert not takes(nothing, '{"y": 2}')
 
 
 @settings(max_examples=25)

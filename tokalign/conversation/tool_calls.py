@@ -38,14 +38,27 @@ from tokalign.conversation.json_calls import (
     mistral_calls,
 )
 from tokalign.conversation.python_calls import python_calls
-from tokalign.runtime.grammar.objects import properties_of
+from tokalign.runtime.grammar.objects import properties_of, required_of
 from tokalign.runtime.grammar.parameters import Parameter
+
+_MORE_NAMES = frozenset(
+    {
+        *("$ref", "additionalProperties", "allOf", "anyOf", "dependentSchemas", "if", "oneOf"),
+        *("minProperties", "patternProperties", "propertyNames", "unevaluatedProperties"),
+    }
+)
+"""What says of names that are not among the properties, or may."""
+_NO_MORE = {"additionalProperties": False}
 
 
 def schema_of(function: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The schema of a function's arguments, which are an object whatever it says."""
+    """The schema of a function's arguments: an object whatever it says, with no other names than
+    those of properties that are listed. A function without parameters takes none."""
     given = function.get("parameters")
-    return {**(given if isinstance(given, dict) else {}), "type": "object"}
+    schema = {**(given if isinstance(given, dict) else {"properties": {}}), "type": "object"}
+    names = schema.get("properties")
+    lists_all = isinstance(names, dict) and names.keys() >= {*required_of(schema)}
+    return schema if not lists_all or _MORE_NAMES & schema.keys() else {**schema, **_NO_MORE}
 
 
 def parameters_of(tools: Tools, name: str) -> dict[str, Parameter]:
