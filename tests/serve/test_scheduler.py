@@ -102,9 +102,10 @@ def test_the_end_of_the_server_ends_what_runs_waits_and_is_prepared(
         scheduler.wait_until_ready()
         advance = scheduler._advance
         monkeypatch.setattr(scheduler, "_advance", lambda: (time.sleep(0.1), advance()))
-        running = [submit(scheduler, **FREELY) for _ in range(3)]
-        for items in running[:2]:
+        running = [submit(scheduler, **FREELY) for _ in range(2)]
+        for items in running:
             assert isinstance(items.get(timeout=60), Job)
+        running.append(submit(scheduler, **FREELY))
         called, release = held_back(monkeypatch, preparing, "prepare")
         prepared = submit(scheduler)
         assert called.wait(60)
@@ -350,9 +351,9 @@ def test_a_client_that_has_left_is_not_answered() -> None:
     with scheduling(decode_concurrency=1) as scheduler:
         asked = [ApiRequest(prompt="Wisła", **FREELY) for _ in range(2)]
         queues: list[Queue[Item]] = [Queue(), Queue()]
-        for one, items in zip(asked, queues, strict=True):
-            scheduler.submit(one, items.put)
+        scheduler.submit(asked[0], queues[0].put)
         assert isinstance(queues[0].get(timeout=60), Job)
+        scheduler.submit(asked[1], queues[1].put)
         began = time.monotonic()
         asked[1].abandoned.set()
         assert isinstance(end_of(queues[1]), Refusal)
