@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from threading import Condition
+from threading import Condition, Event
 
 from tokalign.serve.admission import Refusal
 from tokalign.serve.job import Job
@@ -18,19 +18,19 @@ class WaitingRoom:
     def __init__(self, most: int) -> None:
         self._most = most
         self._changed = Condition()  # guards the rest
-        self._jobs: list[Job] = []
+        self._jobs: dict[Event, list[Job]] = {}  # of each body
         self._has_news = False
         self.is_closed = False
 
     def __len__(self) -> int:
-        return len(self._jobs)
+        return len(self.all())
 
     def enter(self, job: Job) -> None:
         """Let a request wait. Raises: Refusal if too many do, or at the end."""
         with self._changed:
             if self.is_closed:
                 raise end_of_service()
-            others = {other.request.abandoned for other in self._jobs} - {job.request.abandoned}
+            others = self._jobs.keys() - {job.request.abandoned}
             if len(others) >= self._most:
                 raise Refusal(
                     429,
@@ -38,20 +38,23 @@ class WaitingRoom:
                     code="queue_full",
                     headers={"Retry-After": "1"},
                 )
-            self._jobs.append(job)
+            self._jobs.setdefault(job.request.abandoned, []).append(job)
         self.wake()
 
     def all(self) -> list[Job]:
         """Those that wait now."""
         with self._changed:
-            return list(self._jobs)
+            return [job for jobs in self._jobs.values() for job in jobs]
 
     def take(self, job: Job) -> bool:
         """Take a request out. Returns: whether it was there; another thread may have ended it."""
         with self._changed:
-            is_there = job in self._jobs
+            jobs = self._jobs.get(job.request.abandoned, [])
+            is_there = job in jobs
             if is_there:
-                self._jobs.remove(job)
+                jobs.remove(job)
+            if not jobs:
+                self._jobs.pop(job.request.abandoned, None)
             return is_there
 
     def end(self, job: Job, error: Exception) -> bool:
