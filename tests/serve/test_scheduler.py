@@ -250,12 +250,13 @@ def expected_at_first(monkeypatch: pytest.MonkeyPatch, **settings: Any) -> float
     return expected[0]
 
 
-def test_a_draft_model_s_cache_is_expected_before_anything_is_read(
+def test_a_draft_model_s_cache_and_bits_are_known_before_anything_is_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     alone = expected_at_first(monkeypatch)
     together = expected_at_first(monkeypatch, draft_model=str(DEMO / "draft"))
     assert 0 < alone < together
+    assert 0 < expected_at_first(monkeypatch, kv_bits=4, quantized_kv_start=0) < alone / 4
 
 
 def test_kept_contexts_make_way_for_a_single_answer_that_grows(

@@ -69,6 +69,7 @@ class Loaded:
         folder, draft = cast("Path", target.folder), decoder.draft
         drafting = decoder.open_draft()
         session.logits([TargetId(0)])  # lazy: nothing is computed, but the caches' sizes are known
+        session.quantize()
         if drafting is not None:
             drafting.logits([DraftId(0)])
         library = _library_tokenizer(folder, served)
