@@ -177,9 +177,10 @@ def test_a_cache_that_cannot_be_quantized_is_refused_at_the_start(
 ) -> None:
     make = windowed if len(kv) == 1 else ringed
     folder = write_model(tmp_path, vocabulary_size=300, make=make)
-    settings = demo_settings(model=str(folder), draft_model=None, **kv)
-    with pytest.raises(CacheError, match="cannot be quantized"), serving(settings):
-        pass
+    for given in ({"model": str(folder), "draft_model": None}, {"draft_model": str(folder)}):
+        refused = pytest.raises(CacheError, match="cannot be quantized")
+        with refused, serving(demo_settings(**given, **kv)):
+            pass
 
 
 def test_a_method_asked_for_by_name_decodes_plainly_where_nothing_can_be_rewound(

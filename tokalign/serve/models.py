@@ -128,10 +128,11 @@ def _prepare_grammars(decoder: Decoder) -> None:
 
 
 def _require_quantizable(decoder: Decoder) -> None:
-    """Raises: CacheError unless a pass with a quantized cache succeeds."""
-    cache = replace(decoder.cache, quantized_kv_start=0)
-    session = replace(decoder, cache=cache).open_target()
-    mx.eval(session.logits([TargetId(0)] * 3, last=1))
+    """Raises: CacheError unless passes with quantized caches succeed, the draft model's too."""
+    opened = replace(decoder, cache=replace(decoder.cache, quantized_kv_start=0))
+    sessions: tuple[Any, Any] = opened.open_target(), opened.open_draft()
+    for session in filter(None, sessions):
+        mx.eval(session.logits([0] * 3, last=1))
 
 
 class Models:
