@@ -9,13 +9,7 @@ from functools import partial
 from typing import Any
 
 from tokalign.conversation.tool_calls import (
-    DSML,
-    GLM,
-    LONGCAT,
-    MINIMAX,
-    MUSE,
-    QWEN_CODER,
-    SEED,
+    TAGS,
     Tags,
     parameters_of,
     schema_of,
@@ -217,17 +211,15 @@ _LARK: Mapping[str, Callable[[_Writer, Mapping[str, Any]], str]] = {
     HARMONY: _harmony_call,
     "deepseek_v3": partial(_deepseek_call, "function<｜tool▁sep｜>", "\n```json\n"),
     "deepseek_v31": partial(_deepseek_call, "", "<｜tool▁sep｜>"),
-    "deepseek_v32": partial(_tagged_call, DSML, ("\n", "\n", "\n")),
-    "glm47": partial(_glm_call, GLM),
     "json_tools": _json_call,
     "kimi_k2": _kimi_call,
-    "laguna": partial(_glm_call, GLM),
     LLAMA.parser: partial(_bare_call, "parameters"),
-    "longcat": partial(_glm_call, LONGCAT),
-    "minimax_m2": partial(_tagged_call, MINIMAX, ("\n", "\n", "\n")),
     "mistral": _mistral_call,
-    "muse_spark": partial(_tagged_call, MUSE, ("\n", "\n", "\n")),
     "pythonic": _python_call,
-    "qwen3_coder": partial(_tagged_call, QWEN_CODER, ("\n", "\n", "\n")),
-    "seed_oss": partial(_tagged_call, SEED, ("\n", "\n", "\n")),
+    **{
+        parser: partial(_tagged_call, tags, ("\n", "\n", "\n"))
+        if tags.tail
+        else partial(_glm_call, tags)
+        for parser, tags in TAGS.items()
+    },
 }

@@ -102,8 +102,7 @@ def _begun_by_user(messages: Sequence[Message]) -> list[Message]:
 
 def _without_system(messages: Sequence[Message]) -> list[Message]:
     """Merged messages in which the user says what the system does."""
-    roles = {"system": "user"}
-    return merged({**one, "role": roles.get(one["role"], one["role"])} for one in messages)
+    return merged({**one, "role": "user"} if one["role"] == "system" else one for one in messages)
 
 
 def _alternating(messages: Sequence[Message]) -> list[Message]:

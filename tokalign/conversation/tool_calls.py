@@ -91,30 +91,38 @@ class Tags(NamedTuple):
     has_types: bool = False
 
 
-QWEN_CODER = Tags(
+_QWEN_CODER = Tags(
     ("<function=", ">"), ("<parameter=", ">"), "</parameter>", "</function>", pad="\n"
 )
-SEED = QWEN_CODER._replace(pad="")
-MINIMAX = Tags(('<invoke name="', '">'), ('<parameter name="', '">'), "</parameter>", "</invoke>")
-MUSE = Tags(
-    ('<atem:invoke name="', '">'),
-    ('<atem:parameter name="', '">'),
-    "</atem:parameter>",
-    "</atem:invoke>",
-)
-DSML = Tags(
-    ('<｜DSML｜invoke name="', '">'),
-    ('<｜DSML｜parameter name="', '" string="', '">'),
-    "</｜DSML｜parameter>",
-    "</｜DSML｜invoke>",
-    has_types=True,
-)
-GLM = Tags(("", ""), ("<arg_key>", "</arg_key>", "<arg_value>"), "</arg_value>")
-LONGCAT = Tags(
-    ("", ""),
-    ("<longcat_arg_key>", "</longcat_arg_key>", "<longcat_arg_value>"),
-    "</longcat_arg_value>",
-)
+_GLM = Tags(("", ""), ("<arg_key>", "</arg_key>", "<arg_value>"), "</arg_value>")
+TAGS: Mapping[str, Tags] = {
+    "deepseek_v32": Tags(
+        ('<｜DSML｜invoke name="', '">'),
+        ('<｜DSML｜parameter name="', '" string="', '">'),
+        "</｜DSML｜parameter>",
+        "</｜DSML｜invoke>",
+        has_types=True,
+    ),
+    "glm47": _GLM,
+    "laguna": _GLM,
+    "longcat": Tags(
+        ("", ""),
+        ("<longcat_arg_key>", "</longcat_arg_key>", "<longcat_arg_value>"),
+        "</longcat_arg_value>",
+    ),
+    "minimax_m2": Tags(
+        ('<invoke name="', '">'), ('<parameter name="', '">'), "</parameter>", "</invoke>"
+    ),
+    "muse_spark": Tags(
+        ('<atem:invoke name="', '">'),
+        ('<atem:parameter name="', '">'),
+        "</atem:parameter>",
+        "</atem:invoke>",
+    ),
+    "qwen3_coder": _QWEN_CODER,
+    "seed_oss": _QWEN_CODER._replace(pad=""),
+}
+"""The tags of formats that have them, by mlx-lm's names of their parsers."""
 
 
 def _tagged(tags: Tags, source: Incoming, end: str, tools: Tools) -> Calls:
@@ -302,21 +310,14 @@ def _whole(parser: str, source: Incoming, end: str, tools: Tools) -> Calls:
 READERS: Mapping[str, Callable[[Incoming, str, Tools], Calls]] = {
     "deepseek_v3": deepseek_calls,
     "deepseek_v31": deepseek_calls,
-    "deepseek_v32": partial(_tagged, DSML),
     "function_gemma": partial(_gemma, "<escape>"),
     "gemma4": partial(_gemma, '<|"|>'),
-    "glm47": partial(_tagged, GLM),
     "json_tools": json_calls,
     "kimi_k2": kimi_calls,
-    "laguna": partial(_tagged, GLM),
     "llama3": json_calls,
-    "longcat": partial(_tagged, LONGCAT),
-    "minimax_m2": partial(_tagged, MINIMAX),
     "mistral": mistral_calls,
-    "muse_spark": partial(_tagged, MUSE),
     "pythonic": python_calls,
-    "qwen3_coder": partial(_tagged, QWEN_CODER),
-    "seed_oss": partial(_tagged, SEED),
+    **{parser: partial(_tagged, tags) for parser, tags in TAGS.items()},
 }
 
 

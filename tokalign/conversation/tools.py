@@ -10,17 +10,7 @@ from secrets import choice as chosen
 from string import ascii_letters, digits
 from typing import Any, NamedTuple
 
-from tokalign.conversation.tool_calls import (
-    DSML,
-    GLM,
-    LONGCAT,
-    MINIMAX,
-    MUSE,
-    QWEN_CODER,
-    READERS,
-    SEED,
-    Tags,
-)
+from tokalign.conversation.tool_calls import READERS, TAGS, Tags
 
 ANY_TOOL = ""
 """A `tool_choice` that leaves the tool to the model; other texts name one."""
@@ -114,7 +104,7 @@ class ToolFormat(NamedTuple):
     @property
     def opening(self) -> str:
         """The mark of a single call, which some models write without `begin` before it."""
-        return _OPENINGS.get(self.parser, "")
+        return _INNER_MARKS[self.parser][0] if self.parser in _OPENED else ""
 
     @property
     def has_short_ids(self) -> bool:
@@ -134,26 +124,14 @@ def _marks_of(tags: Tags) -> tuple[str, ...]:
 
 
 _DEEPSEEK_MARKS = ("<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>")
-_KIMI_MARKS = ("<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>")
-_OPENINGS: Mapping[str, str] = {
-    "deepseek_v3": _DEEPSEEK_MARKS[0],
-    "deepseek_v31": _DEEPSEEK_MARKS[0],
-    "deepseek_v32": DSML.name[0],
-    "kimi_k2": _KIMI_MARKS[0],
-    "minimax_m2": MINIMAX.name[0],
-    "muse_spark": MUSE.name[0],
-    "qwen3_coder": QWEN_CODER.name[0],
-    "seed_oss": SEED.name[0],
-}
 _INNER_MARKS: Mapping[str, tuple[str, ...]] = {
     "deepseek_v3": _DEEPSEEK_MARKS,
     "deepseek_v31": _DEEPSEEK_MARKS,
-    "deepseek_v32": _marks_of(DSML),
     "function_gemma": ("<escape>",),
     "gemma4": ('<|"|>',),
-    "glm47": _marks_of(GLM),
-    "kimi_k2": _KIMI_MARKS,
-    "laguna": _marks_of(GLM),
-    "longcat": _marks_of(LONGCAT),
+    "kimi_k2": ("<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"),
     "mistral": ("[ARGS]", "[CALL_ID]"),
+    **{parser: _marks_of(tags) for parser, tags in TAGS.items()},
 }
+_OPENED = {"deepseek_v3", "deepseek_v31", "kimi_k2", *TAGS}
+"""Formats whose first inner mark, if any, begins a call."""

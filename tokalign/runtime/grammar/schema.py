@@ -70,10 +70,11 @@ def json_part(
     if wrong:
         raise UsageError(f"the JSON schema cannot be used: {first_line(wrong)}")
     for warning in warnings:
-        if "oneOf" not in warning:
+        if "oneOf" in warning:
+            for path in reader.exclusive:
+                reader.leave_out(path, "is followed as anyOf: more than one of its schemas may fit")
+        else:
             reader.leave_out("a part of it", f"is not followed exactly: {first_line(warning)}")
-        for path in reader.exclusive if "oneOf" in warning else ():
-            reader.leave_out(path, "is followed as anyOf: more than one of its schemas may fit")
     return made, tuple(dict.fromkeys(reader.ignored))
 
 
