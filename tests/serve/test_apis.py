@@ -115,6 +115,32 @@ def test_a_response_streams_its_events_in_their_order(echo: Server) -> None:
     ]
 
 
+_OPEN_RESPONSES = (
+    "id object created_at completed_at status incomplete_details model previous_response_id "
+    "instructions output error tools tool_choice truncation parallel_tool_calls text top_p "
+    "presence_penalty frequency_penalty top_logprobs temperature reasoning usage "
+    "max_output_tokens max_tool_calls store background service_tier metadata safety_identifier "
+    "prompt_cache_key"
+)
+"""Fields that every response has (openresponses.org, ResponseResource)."""
+
+
+@pytest.mark.parametrize("given", [{}, {"text": {"verbosity": "low"}, "temperature": 0.5}])
+def test_a_response_has_all_fields_of_open_responses(echo: Server, given: Any) -> None:
+    tool = {"type": "function", "name": "pogoda", "parameters": {"type": "object"}}
+    asked: dict[str, Any] = {"tools": [tool], "max_tool_calls": 3, **given}
+    events = list(respond(echo, "Dzień dobry", stream=True, **asked))
+    found = [event.response for event in events if hasattr(event, "response")]
+    for one in [*found, respond(echo, "Dzień dobry", **asked)]:
+        sent = one.model_dump(exclude_unset=True)
+        assert sent.keys() >= {*_OPEN_RESPONSES.split()}
+        assert (sent["temperature"], sent["top_p"]) == (given.get("temperature", 0), 1)
+        assert sent["tools"] == [{"description": None, "strict": None, **tool}]
+        assert sent["text"] == {"format": {"type": "text"}, **given.get("text", {})}
+        assert (sent["completed_at"] is None) == (sent["status"] == "in_progress")
+        assert sent["max_tool_calls"] == 3
+
+
 def test_functions_in_a_namespace_are_called_by_their_own_names(echo: Server) -> None:
     space = {"type": "namespace", "name": "mcp", "description": "x"}
     space["tools"] = [{"type": "function", **WEATHER}, {"type": "custom", "name": "patch"}]

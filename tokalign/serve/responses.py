@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from time import time
 from typing import Any
 
 from msgspec import UNSET
@@ -26,19 +27,27 @@ _UNSERVED: Mapping[str, str] = {
     "background": "answers are given while the client waits; leave the field out",
 }
 _ECHOED: Mapping[str, Any] = {
+    "frequency_penalty": 0,
     "instructions": None,
     "max_output_tokens": None,
+    "max_tool_calls": None,
     "metadata": {},
     "parallel_tool_calls": True,
-    "reasoning": None,
+    "presence_penalty": 0,
+    "prompt_cache_key": None,
+    "reasoning": {"effort": None, "summary": None},
+    "safety_identifier": None,
     "temperature": None,
     "text": {"format": {"type": "text"}},
     "tool_choice": "auto",
-    "tools": [],
+    "top_logprobs": 0,
     "top_p": None,
     "user": None,
 }
 """Fields of a request that its response repeats, and what stands there without them."""
+
+_FUNCTION: Mapping[str, Any] = {"description": None, "parameters": None, "strict": None}
+"""Fields that every function of a response has."""
 
 _LOGPROBS = "message.output_text.logprobs"
 
@@ -60,8 +69,11 @@ class ResponsesBody(Common, kw_only=True):
     conversation: Any = None
     prompt: Any = None
     background: Any = None
+    max_tool_calls: Any = None
     metadata: Any = None
+    prompt_cache_key: Any = None
     reasoning: Any = None
+    safety_identifier: Any = None
     user: Any = None
 
     @property
@@ -90,6 +102,8 @@ class ResponsesBody(Common, kw_only=True):
                 self.reasoning_effort = effort
         tools = [] if self.tool_choice == "none" else self.all_tools
         self.n, self.logprobs = 1, _LOGPROBS in self.include
+        self.temperature = settings.temp if self.temperature is UNSET else self.temperature
+        self.top_p = settings.top_p if self.top_p is UNSET else self.top_p
         return self._chat(
             settings,
             api_key,
@@ -108,10 +122,10 @@ class Responses(Rendering):
 
     def __init__(self, body: ResponsesBody) -> None:
         super().__init__(body)
-        self._echoed = {
-            name: default if (value := getattr(body, name)) in (None, UNSET, {}) else value
-            for name, default in _ECHOED.items()
-        }
+        self._echoed = {name: _echo(getattr(body, name), of) for name, of in _ECHOED.items()}
+        self._echoed["tools"] = [
+            {**_FUNCTION, **tool} if tool.get("type") == "function" else tool for tool in body.tools
+        ]
         self._namespaced = {
             full_name(tool): {"name": tool.get("name"), "namespace": tool["namespace"]}
             for _, tool in body.all_tools
@@ -209,12 +223,15 @@ class Responses(Rendering):
             "id": f"resp_{self.id}",
             "object": "response",
             "created_at": self.created,
+            "completed_at": int(time()) if status == "completed" else None,
             "status": status,
             "error": None,
             "incomplete_details": cut,
             "model": self.model,
             "output": output,
             "previous_response_id": None,
+            "background": False,
+            "service_tier": "default",
             "store": False,
             "truncation": "disabled",
             "usage": None if status == "in_progress" else _usage(choices),
@@ -241,6 +258,13 @@ class Responses(Rendering):
             return {"type": "reasoning_text", "text": block.text}
         logprobs = self._logprobs.get(index, [])
         return {"type": "output_text", "text": block.text, "annotations": [], "logprobs": logprobs}
+
+
+def _echo(value: Any, default: Any) -> Any:
+    """A field as its response has it: an object also with what the request does not give."""
+    if isinstance(value, dict) and isinstance(default, dict):
+        return default | {name: inner for name, inner in value.items() if inner is not None}
+    return default if value is None or value is UNSET else value
 
 
 def _usage(choices: Sequence[Choice]) -> dict[str, Any]:
