@@ -224,7 +224,6 @@ def test_no_path_and_no_name_of_a_model_may_be_empty(name: str) -> None:
         (f"bench --target {NOWHERE} p.txt --prompt-tokens 3", "without --text"),
         ("check --target bielik --draft llama3.2 --language uk a.txt", "with FILE"),
         ("build --target bielik --dictionary-only --tasks 4", "without --engine datatrove"),
-        (f"train --target {NOWHERE} no.txt --output out --rank 9", "without --head factored"),
         ("learn --list folder", "with FOLDER"),
     ],
 )

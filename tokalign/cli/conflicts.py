@@ -75,8 +75,8 @@ TABLE = (
     Rule("--engine", needs="--dictionary-only | --pack"),
     Rule("--tasks --workers --local-tasks --local-rank-offset", needs="--engine datatrove"),
     # train
-    Rule("--width --blocks --head", excludes="--draft | --kind dflash | --kind eagle3"),
-    Rule("--layers --taps --causal --width --blocks --head", excludes="--begin-with"),
+    Rule("--width --blocks", excludes="--draft | --kind dflash | --kind eagle3"),
+    Rule("--layers --taps --causal --width --blocks", excludes="--begin-with"),
     Rule("--begin-with --decay", excludes="--draft"),
     Rule("--layers --causal", needs="--kind dflash"),
     Rule("--block --taps", needs="--kind dflash | --kind eagle3"),
@@ -85,7 +85,6 @@ TABLE = (
     Rule("--lora --keep", needs="--draft"),
     Rule("--label-temp", needs="--labels sampled | --from-model"),
     Rule("--from-model", excludes="--field", only_in="train"),
-    Rule("--rank", needs="--head factored"),
     # learn
     Rule("--name --target --exclude --largest-file --dictionary-bytes", excludes="--list"),
     Rule("--list", excludes="FOLDER"),

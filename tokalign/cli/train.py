@@ -124,13 +124,6 @@ _OPTIONS = (
     rare("--draft-vocabulary", "Most ids that EAGLE-3's head knows.", AT_LEAST_1, _IDS),
     rare("--width", f"Width. Default: the target's hidden size, at most {WIDEST}.", _SIZE),
     rare("--blocks", "Residual blocks in the drafter.", click.IntRange(0, 1_000), 2),
-    rare(
-        "--head",
-        "tied: the target's output head. factored: one of its own, of low rank.",
-        click.Choice(["tied", "factored"]),
-        "tied",
-    ),
-    rare("--rank", "The rank of a factored head.", _SIZE, 512),
     several(
         "--loss losses",
         "What is learned; repeatable. marginal: the labels. kl, "

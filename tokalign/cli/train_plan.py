@@ -370,6 +370,4 @@ def _drafter_config(
         width=width,
         exit_width=width,
         blocks=values["blocks"],
-        head=values["head"],
-        rank=values["rank"] if values["head"] == "factored" else None,
     )

@@ -101,7 +101,7 @@ def test_a_drafter_that_was_not_timed_reads_the_target_s_head_at_every_step() ->
     read = weight_bytes(drafter) + weight_bytes(target.lm_head)
     expected = read / weight_bytes(target) * known.costs.plain
     assert known.models[DRAFTER].times(1, known.costs.plain)[0] == pytest.approx(expected)
-    with_head = random_drafter(target, head="factored", rank=8)
+    with_head = random_drafter(target, head="full")
     assert with_head.step_bytes == weight_bytes(with_head)
 
 

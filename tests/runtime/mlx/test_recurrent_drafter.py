@@ -20,7 +20,7 @@ from tokalign.runtime.mlx.trained_drafter import TargetEnds
 SHAPES: list[dict[str, Any]] = [
     {"width": 24, "exit_width": 20},
     {"width": 24, "exit_width": 32, "blocks": 0},
-    {"width": 40, "exit_width": 16, "head": "factored", "rank": 8},
+    {"width": 40, "exit_width": 16, "head": "full"},
 ]
 
 
@@ -68,7 +68,7 @@ def test_the_equations_of_the_paper(model: Any, shape: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("quantized", [False, True])
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", SHAPES[:2])
 def test_logits_among_some_ids_are_those_of_all(shape: dict[str, Any], quantized: bool) -> None:
     model = random_model.__wrapped__(vocabulary=96, heads=1)
     if quantized:
@@ -83,10 +83,7 @@ def test_logits_among_some_ids_are_those_of_all(shape: dict[str, Any], quantized
 
 @pytest.mark.parametrize(
     "wrong",
-    [
-        *("width=0", "width=100000000", "blocks=-1", "blocks=1001"),
-        *("head=none", "head=factored", "rank=8"),
-    ],
+    ["width=0", "width=100000000", "blocks=-1", "blocks=1001", "head=none"],
 )
 def test_a_shape_that_makes_no_sense_is_refused(wrong: str) -> None:
     name, _, value = wrong.partition("=")

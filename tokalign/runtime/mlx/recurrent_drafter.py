@@ -29,7 +29,7 @@ from tokalign.runtime.rounds import Array
 from tokalign.tables.drafter_config import Size, StateShape
 from tokalign.tokenizer.vocabulary import TargetId
 
-Head = Literal["tied", "factored", "full"]
+Head = Literal["tied", "full"]
 
 
 class DrafterConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -38,9 +38,8 @@ class DrafterConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     hidden_size: H, of the target's hidden states and embeddings. vocabulary_size: V, of its logits.
     width: D, of the recurrent state s. exit_width: E, of the projection of [h, s] that the residual
         blocks compute on.
-    head: "tied" projects to H and uses the target's head; "factored" has two matrices, E x rank and
-        rank x V; "full" has one, E x V, as the drafters published with the paper. These have no
-        projection of [h, s] if E = H + D.
+    head: "tied" projects to H and uses the target's head; "full" has one, E x V, as the drafters
+        published with the paper. These have no projection of [h, s] if E = H + D.
     """
 
     hidden_size: Size
@@ -49,20 +48,14 @@ class DrafterConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     exit_width: Size
     blocks: Annotated[int, Meta(ge=0, le=1_000)] = 2
     head: Head = "tied"
-    rank: Size | None = None
-
-    def __post_init__(self) -> None:
-        if (self.head == "factored") != (self.rank is not None):
-            raise ValueError(f"a head has a rank if it is factored, not {self.rank}")
+    rank: None = None  # as in folders of when a head could have one
 
     @property
     def parameters(self) -> int:
         """How many numbers a drafter of this shape has."""
         h, d, e = self.hidden_size, self.width, self.exit_width
         head = 0 if e == h else e * h
-        if self.head == "factored":
-            head = (e + self.vocabulary_size) * (self.rank or 0)
-        elif self.head == "full":
+        if self.head == "full":
             head = e * self.vocabulary_size
         recurrence, entry = h * d + d * d + d, 0 if self.concatenates else h * e + e + d * e
         return recurrence + entry + self.blocks * (e * e + e) + head
@@ -108,14 +101,10 @@ class RecurrentDrafter(TrainedDrafter):
             self.entry_h = nn.Linear(h, e)
             self.entry_s = nn.Linear(d, e, bias=False)
         self.blocks = [ResidualBlock(e) for _ in range(config.blocks)]
-        if config.head == "tied":
-            self.head = [] if e == h else [nn.Linear(e, h, bias=False)]
-        elif config.head == "full":
+        if config.head == "full":
             self.head = [nn.Linear(e, config.vocabulary_size, bias=False)]
         else:
-            rank = config.rank or 0
-            down = nn.Linear(e, rank, bias=False)
-            self.head = [down, nn.Linear(rank, config.vocabulary_size, bias=False)]
+            self.head = [] if e == h else [nn.Linear(e, h, bias=False)]
 
     def session(self, target: TargetModelSession) -> RecurrentSession:
         return RecurrentSession(self, target)
@@ -147,18 +136,17 @@ class RecurrentDrafter(TrainedDrafter):
 
     def logits(self, exit_: Array) -> Array:
         """Logits f[..., V] from the residual blocks' output f[..., E]."""
-        if self.has_head:
-            return self.head[-1](self._before_head(exit_))
-        return self._ends.unembed(self._before_head(exit_).astype(self._ends.dtype))
+        exit_ = self._projected(exit_)
+        return exit_ if self.has_head else self._ends.unembed(exit_.astype(self._ends.dtype))
 
     def logits_among(self, exit_: Array, ids: Array) -> Array:
-        """Logits f[..., n] of ids i[n] alone; cheaper than `logits` if they are few."""
-        rows = self.head[-1].weight[ids] if self.has_head else self._ends.head_rows(ids)
-        return self._before_head(exit_).astype(rows.dtype) @ rows.T
+        """Logits f[..., n] of ids i[n] alone, by a tied head; cheaper than `logits` if they are
+        few."""
+        rows = self._ends.head_rows(ids)
+        return self._projected(exit_).astype(rows.dtype) @ rows.T
 
-    def _before_head(self, exit_: Array) -> Array:
-        """The input of the head's last matrix."""
-        for layer in self.head[:-1] if self.has_head else self.head:
+    def _projected(self, exit_: Array) -> Array:
+        for layer in self.head:
             exit_ = layer(exit_)
         return exit_
 
