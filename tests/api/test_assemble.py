@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import re
 from ast import literal_eval
-from dataclasses import dataclass, fields
+from contextlib import nullcontext
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import mlx_lm
 import pytest
 from click.testing import CliRunner
-from random_models import write_model
+from random_models import random_model, write_model
 from small_tables import write_alignment, write_dictionary
 
 import tokalign
 from tokalign.api.assemble import assemble, choose_dtype, load_decoder, load_models
 from tokalign.cli.decode import command
-from tokalign.errors import MissingAssetError, UsageError
+from tokalign.errors import CacheError, MissingAssetError, UsageError
 from tokalign.runtime.decoder import Decoder
 from tokalign.runtime.draft import opening_knowledge
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.mlx import weights
 from tokalign.runtime.mlx.sampling import Sampling
-from tokalign.runtime.options import DraftingOptions, several
+from tokalign.runtime.options import CacheOptions, DraftingOptions, several
 from tokalign.runtime.request import Request
 from tokalign.tables import bundle
 from tokalign.tables.dictionary import Dictionaries
@@ -238,3 +239,20 @@ def test_weights_are_float32_where_that_is_fastest(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(weights, "default_dtype", lambda: None)
     assert choose_dtype(None, note=notes.append) is None
     assert notes == []
+
+
+@pytest.mark.parametrize("window", [None, 24])
+def test_a_draft_model_whose_cache_cannot_be_quantized_is_refused_before_it_is_asked(
+    files: Files, window: int | None
+) -> None:
+    """A draft model is asked when the clock says that it pays: a request must not fail by that."""
+    target, draft = load_models([str(files.bare), str(files.draft)])
+    size = len(draft.tokenizer.vocabulary)
+    draft = replace(draft, model=random_model(2, vocabulary=size, heads=1, sliding_window=window))
+    cache = CacheOptions(kv_bits=8, kv_group_size=32)
+    assemble(target, draft, DraftingOptions())
+    assemble(target, draft, DraftingOptions(method="copy"), cache=cache)
+    refused = nullcontext() if window is None else pytest.raises(CacheError, match="quantized to 8")
+    for options in (DraftingOptions(), DraftingOptions(method="hybrid", num_draft_tokens=2)):
+        with refused:
+            assemble(target, draft, options, cache=cache)

@@ -124,7 +124,7 @@ def assemble(
     decoding goes on.
     before_costs: called with the target and what drafts, unless no decision depends on costs.
     All decoders of a process share what the controller learns of two models.
-    Raises: as `choose_drafting`.
+    Raises: as `choose_drafting`; CacheError for a draft model whose cache cannot be quantized.
     """
     from tokalign.runtime.decoder import Decoder
     from tokalign.runtime.draft.opening_knowledge import shared_knowledge
@@ -165,13 +165,27 @@ def assemble(
         for model in models or (None,):
             before_costs(target.model, model)
         learned["knowledge"] = shared_knowledge(target.model, *models, note=note)
-    return Decoder(
+    decoder = Decoder(
         target=target,
         draft=draft,
         drafter=drafter,
         drafting=replace(drafting, **learned),
         cache=cache or CacheOptions(),
     )
+    # Whether and when a draft model is asked hangs on the clock, so its cache is tried here.
+    require_quantizable(decoder, Decoder.open_draft)
+    return decoder
+
+
+def require_quantizable(decoder: Decoder, open_session: Callable[[Decoder], Any]) -> None:
+    """Raises: CacheError unless a pass with a quantized cache succeeds, where one is asked for."""
+    import mlx.core as mx
+
+    if decoder.cache.kv_bits is None:
+        return
+    session = open_session(replace(decoder, cache=replace(decoder.cache, quantized_kv_start=0)))
+    if session is not None:
+        mx.eval(session.logits([0] * 3, last=1))
 
 
 def _used_draft(draft: T | None, options: DraftingOptions, note: Note) -> T | None:

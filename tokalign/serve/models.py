@@ -13,7 +13,7 @@ from typing import Any, cast
 import mlx.core as mx
 from mlx_lm.utils import load_tokenizer
 
-from tokalign.api.assemble import keep_loaded, load_decoder
+from tokalign.api.assemble import keep_loaded, load_decoder, require_quantizable
 from tokalign.conversation.answer_form import AnswerForm
 from tokalign.conversation.prompts import Prompts, fill_in_ends
 from tokalign.errors import CacheError, UsageError
@@ -64,8 +64,7 @@ class Loaded:
             decoder = replace(decoder, drafting=decoder.drafting.with_options(method="plain"))
             session = decoder.open_target()
         is_forgetful = forgets(session.layers)
-        if decoder.cache.kv_bits is not None:
-            _require_quantizable(decoder)
+        require_quantizable(decoder, Decoder.open_target)
         folder, draft = cast("Path", target.folder), decoder.draft
         drafting = decoder.open_draft()
         session.logits([TargetId(0)])  # lazy: nothing is computed, but the caches' sizes are known
@@ -125,14 +124,6 @@ def _prepare_grammars(decoder: Decoder) -> None:
     target = decoder.target
     if target.tokenizer.level is not Level.IDS_ONLY and target.stop_ids:
         decoder.constrain(Grammar.regex("a"), [])
-
-
-def _require_quantizable(decoder: Decoder) -> None:
-    """Raises: CacheError unless passes with quantized caches succeed, the draft model's too."""
-    opened = replace(decoder, cache=replace(decoder.cache, quantized_kv_start=0))
-    sessions: tuple[Any, Any] = opened.open_target(), opened.open_draft()
-    for session in filter(None, sessions):
-        mx.eval(session.logits([0] * 3, last=1))
 
 
 class Models:
