@@ -184,7 +184,9 @@ def require_callables(name: str, value: object) -> None:
 def shown(value: object) -> str:
     """A value as an error message shows it: short, and on one line."""
     is_plain = isinstance(value, str | int | float | None)
-    text = repr(value) if is_plain else f"a {type(value).__name__}"
+    kind = type(value).__name__
+    article = "an" if kind.lower().startswith(tuple("aeiou")) else "a"
+    text = repr(value) if is_plain else f"{article} {kind}"
     return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}…"
 
 

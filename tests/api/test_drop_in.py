@@ -192,7 +192,7 @@ def test_tokenizers_that_exist_in_memory_only(models: dict[str, str]) -> None:
     loaded.add_special_tokens({"additional_special_tokens": ["<nowy>"]})
     grown = as_tokenizer(PreTrainedTokenizerFast(tokenizer_object=loaded.backend_tokenizer))
     assert grown.encode("<nowy>", specials=True) == [len(own.vocabulary)]
-    with pytest.raises(UsageError, match="cannot tell which tokenizer a object is"):
+    with pytest.raises(UsageError, match="cannot tell which tokenizer an object is"):
         as_tokenizer(object())
 
 
@@ -237,6 +237,13 @@ def test_a_stream_of_mlx_is_used(pair: dict[str, Any]) -> None:
     found = tokalign.stream_generate(prompt=[5, 6], max_tokens=6, stream=stream, **pair)
     assert [r.token for r in found] == plainly(pair["model"], [5, 6], 6)
     assert mx.default_stream(mx.default_device()) != stream
+
+
+@pytest.mark.skipif(mx.is_available(mx.gpu), reason="a device that is not here is wanted")
+def test_a_stream_of_a_device_that_is_not_here_is_refused(pair: dict[str, Any]) -> None:
+    for device in (mx.gpu, mx.Device(mx.gpu)):
+        with pytest.raises(UsageError, match="stream has to be a stream of mlx on this machine"):
+            tokalign.stream_generate(prompt=[5], max_tokens=1, stream=device, **pair)
 
 
 def test_a_translation_that_has_no_tokenizers_is_refused() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import lru_cache
 from numbers import Integral
@@ -67,8 +67,8 @@ def check_stream(stream: Any) -> None:
     """Raises: UsageError for what is neither None nor a stream or a device of mlx."""
     with suppress(TypeError, ValueError):  # the latter for a device that is not here
         if not isinstance(stream, int):  # mlx takes True for a GPU
-            _ = stream is None or mx.stream(stream)
-            return
+            with nullcontext() if stream is None else mx.stream(stream):
+                return
     raise UsageError(f"stream has to be a stream of mlx on this machine, not {shown(stream)}")
 
 
@@ -151,7 +151,7 @@ def _read_object(tokenizer: Any, argument: str) -> Tokenizer[Any]:
     if callable(getattr(tokenizer, "encode", None)) and hasattr(tokenizer, "decode"):
         return ForeignTokenizer(tokenizer)
     raise UsageError(
-        f"{argument}: cannot tell which tokenizer a {type(tokenizer).__name__} is; "
+        f"{argument}: cannot tell which tokenizer {shown(tokenizer)} is; "
         "pass a path to the model's folder, a tokalign Tokenizer, or what has encode and decode"
     )
 
