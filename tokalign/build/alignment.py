@@ -1,16 +1,19 @@
-"""The tables of a (draft, target) pair, made of two tokenizers alone, and how well these fit."""
+"""The tables of a (draft, target) pair, and how well two tokenizers fit."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tokalign.build.corpus import Stage, batches, silent
+from tokalign.build.frequent_ids import frequent_ids
 from tokalign.build.merge_sites import find_merge_sites
 from tokalign.tables.alignment import NO_TOKEN, Alignment, HealingTrie, Intersection
 from tokalign.tables.bundle import Bundle
@@ -26,20 +29,29 @@ def align(draft: Vocabulary[DraftId], target: Vocabulary[TargetId]) -> Alignment
 
 
 def build_alignment(
-    draft: Tokenizer[DraftId], target: Tokenizer[TargetId], *, stage: Stage = silent
+    draft: Tokenizer[DraftId],
+    target: Tokenizer[TargetId],
+    *,
+    packs: Mapping[str, Path] = MappingProxyType({}),
+    stage: Stage = silent,
 ) -> Bundle:
-    """All tables of a pair: intersection, and merge sites of the target."""
+    """All tables of a pair: intersection, merge sites of the target, and the ids that the draft
+    needs in the languages of these packs, by language. Raises: BundleError for what is no pack."""
     with stage(len(target.vocabulary), "Aligning the vocabularies") as advance:
         alignment = replace(
             align(draft.vocabulary, target.vocabulary),
             merge_sites=find_merge_sites(target, progress=advance),
         )
+    if packs:
+        alignment = replace(alignment, frequent=frequent_ids(draft, packs.values(), stage=stage))
     return Bundle(
         kind="alignment",
         fingerprints={"draft": draft.fingerprint, "target": target.fingerprint},
+        parameters={"packs": sorted(packs)},
         statistics={
             "intersection_pairs": alignment.intersection.pairs,
             "merge_sites": len(alignment.merge_sites or ()),
+            "frequent_ids": 0 if alignment.frequent is None else len(alignment.frequent),
         },
         sections=alignment.to_sections(),
     )

@@ -142,7 +142,13 @@ def _measured(decoder: Decoder, budget: float) -> CostCurve:
 
     (drafter,) = decoder.drafting_models or (None,)
     with progress(1, "measuring the passes") as advance:
-        curve = measure_curve(decoder.target.model, drafter, budget=budget, advance=advance)
+        curve = measure_curve(
+            decoder.target.model,
+            drafter,
+            budget=budget,
+            advance=advance,
+            frequent=decoder.drafting.frequent_ids,
+        )
     require_sound(curve)
     theirs = "" if decoder.draft is None else decoder.draft.tokenizer.fingerprint
     tokenizers = [decoder.target.tokenizer.fingerprint, theirs]

@@ -15,6 +15,9 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tokalign.errors import DisturbedError
 from tokalign.evaluate.timed_passes import MOST_ROWS, Pass, TimedPasses
 from tokalign.runtime.cost import CostCurve, Timing
@@ -51,15 +54,17 @@ def measure_curve(
     budget: float = 30.0,
     advance: Callable[[float], object] = lambda _: None,
     rows: Sequence[int] = ROWS,
+    frequent: NDArray[np.uint32] | None = None,
 ) -> CostCurve:
     """Measure the cost curve of loaded models.
 
-    draft: an mlx-lm model, or a trained drafter of the target. budget: seconds after which it ends
+    draft: an mlx-lm model, or a trained drafter of the target. frequent: the ids that the model's
+    head is shortened to (`Drafting.frequent_ids`). budget: seconds after which it ends
     with what it has. advance: called with the share of the budget spent since the last call.
     """
     began = perf_counter()
     room = TargetModelSession(target).context_length - MOST_ROWS
-    passes = TimedPasses(target, draft, max(1, min(CONTEXT, room)))
+    passes = TimedPasses(target, draft, max(1, min(CONTEXT, room)), frequent)
     passes.read_context(_READING_SHARE * budget)
     remaining = budget - (perf_counter() - began)
     times = time_passes(passes.passes(rows), remaining, advance, perf_counter)

@@ -15,6 +15,9 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tokalign.runtime.draft.trained import with_trained
 from tokalign.runtime.loop import TargetVerifier
 from tokalign.runtime.mlx.beam_search import DEFAULT_SHAPE
@@ -41,9 +44,16 @@ search) or "ahead" (of plain decoding that runs ahead)."""
 
 
 class TimedPasses:
-    """Models at one context length, up to which their caches stay filled."""
+    """Models at one context length, up to which their caches stay filled. frequent: the ids that
+    the draft model's head is shortened to, if it is."""
 
-    def __init__(self, target: Any, draft: Any, length: int) -> None:
+    def __init__(
+        self,
+        target: Any,
+        draft: Any,
+        length: int,
+        frequent: NDArray[np.uint32] | None = None,
+    ) -> None:
         self._trained = draft if isinstance(draft, TrainedDrafter) else None
         model = draft if self._trained is None else None
         watch = None if self._trained is None else self._trained.watch
@@ -57,6 +67,9 @@ class TimedPasses:
         draft_size = 2 if model is None else max(2, vocabulary_size(model))
         self._ids = [TargetId(i * 7919 % size) for i in range(length + MOST_ROWS)]
         self._draft_ids = [DraftId(i % draft_size) for i in self._ids]
+        if self._draft is not None and frequent is not None:
+            self._draft.shorten_head(frequent)
+            self._draft_ids = [DraftId(int(frequent[i % len(frequent)])) for i in self._ids]
 
     def read_context(self, limit: float) -> None:
         """Have the models read the context, or as much as `limit` seconds allow."""

@@ -28,6 +28,9 @@ from tokalign.tables.alignment import Alignment
 from tokalign.tables.logit_rows import LogitRows
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from tokalign.runtime.chat import Prompt
     from tokalign.runtime.mlx.draft_session import DraftModelSession
     from tokalign.runtime.mlx.sampling import Sampling
@@ -98,6 +101,12 @@ class Drafting:
     @property
     def uses_logits(self) -> bool:
         return self.options.method == "hybrid"
+
+    @property
+    def frequent_ids(self) -> NDArray[np.uint32] | None:
+        """The ids that the draft model's head may be shortened to (`short_head.py`). The published
+        translations choose from all."""
+        return self.alignment().frequent if self.options.translation == "exact" else None
 
     @property
     def row_store(self) -> RowStore | None:
@@ -179,6 +188,8 @@ def make_model_drafter(
     """A draft model with its translation as a drafter for one request. trees: whether it may
     propose alternatives beside its chain. Raises: as `make_translation`."""
     options = drafting.options
+    if (ids := drafting.frequent_ids) is not None:
+        session.shorten_head(ids)
     return NeuralDrafter(
         session,
         make_translation(options.translation or "none", pair, prompt, drafting.alignment, sampler),

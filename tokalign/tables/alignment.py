@@ -1,5 +1,6 @@
-"""The tables of one (draft, target) pair: which tokens are equal, and where the target merges. They
-are read-only views of a bundle's sections (`docs/table-format.md`), made by `build.alignment`."""
+"""The tables of one (draft, target) pair: which tokens are equal, where the target merges, and
+which of the draft's ids texts have. They are read-only views of a bundle's sections
+(`docs/table-format.md`), made by `build.alignment`."""
 
 from __future__ import annotations
 
@@ -17,6 +18,8 @@ from tokalign.tokenizer.bpe.encoder import TokenOrder
 from tokalign.tokenizer.vocabulary import DraftId, Id, Roles, TargetId
 
 OtherId = TypeVar("OtherId", bound=int)
+
+_FREQUENT = "frequent.bits"
 
 NO_TOKEN = -1
 """In an array of ids: there is none."""
@@ -190,15 +193,26 @@ class MergeSites:
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
-    """All tables of one (draft, target) pair. merge_sites: None where they were not built."""
+    """All tables of one (draft, target) pair.
+
+    frequent: u32[n], the draft's ids that texts have (`build.frequent_ids`). merge_sites, frequent:
+    None where they were not built.
+    """
 
     intersection: Intersection
     healing: HealingTrie
     merge_sites: MergeSites | None = None
+    frequent: NDArray[np.uint32] | None = None
 
     def to_sections(self) -> dict[str, bytes]:
-        sites = self.merge_sites.to_sections() if self.merge_sites is not None else {}
-        return self.intersection.to_sections() | sites
+        sections = self.intersection.to_sections()
+        if self.merge_sites is not None:
+            sections |= self.merge_sites.to_sections()
+        if self.frequent is not None:
+            bits = np.zeros(len(self.intersection.draft_to_target), np.bool_)
+            bits[self.frequent] = True
+            sections[_FREQUENT] = np.packbits(bits).tobytes()
+        return sections
 
     @classmethod
     def from_bundle(
@@ -210,4 +224,11 @@ class Alignment:
             bundle, None if draft is None else len(draft), target_size
         )
         merge_sites = MergeSites.from_bundle(bundle, len(intersection.target_to_draft))
-        return cls(intersection, HealingTrie(draft or ()), merge_sites)
+        frequent = None
+        if _FREQUENT in bundle.sections:
+            size = len(intersection.draft_to_target)
+            bits = np.unpackbits(bundle.array(_FREQUENT, "u1", length=-(-size // 8)))
+            if bits[size:].any():
+                raise bundle.wrong(f"the section {_FREQUENT} has ids that the draft does not have")
+            frequent = np.flatnonzero(bits).astype(np.uint32)
+        return cls(intersection, HealingTrie(draft or ()), merge_sites, frequent)

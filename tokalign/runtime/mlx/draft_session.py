@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import ModelSession, top_k
+from tokalign.runtime.mlx.short_head import ShortHead, frequent_rows
 from tokalign.runtime.rounds import Array
 from tokalign.tables.alignment import NO_TOKEN, FirstIds
 from tokalign.tables.token_tree import TokenTree
@@ -52,12 +53,23 @@ class DraftModelSession(ModelSession[DraftId]):
     """
 
     _projection: ToTargetIds | None = None  # of the tables asked for last
+    _short: ShortHead | None = None
+
+    def shorten_head(self, ids: NDArray[np.uint32]) -> None:
+        """Leave out of its head what is neither among `ids` nor in the text (`short_head.py`)."""
+        if self._short is None and (rows := frequent_rows(self.model, ids)) is not None:
+            self._short = ShortHead(self.model, rows)
+            self._short.read(self.held)
+            self._twin = self._short.model
 
     def tokens(self, ids: list[DraftId]) -> Array:
         """See `ModelCache.tokens`. An id that the model lacks, of a tokenizer that knows more, is
         read as its last one: guesses after it are worse, never wrong."""
         last = DraftId(self.vocabulary_size - 1)
-        return super().tokens([min(token, last) for token in ids])
+        ids = [min(token, last) for token in ids]
+        if self._short is not None:
+            self._short.read(ids)
+        return super().tokens(ids)
 
     def draft(
         self, ids: Sequence[DraftId], steps: int, firsts: FirstIds | None = None
