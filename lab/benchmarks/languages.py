@@ -31,7 +31,7 @@ from tokalign.runtime.options import DraftingOptions
 from tokalign.runtime.rounds import Round
 from tokalign.runtime.statistics import Statistics
 from tokalign.tables.backoff import BackoffTable
-from tokalign.tables.dictionary import Dictionaries, Dictionary
+from tokalign.tables.dictionary import SOURCE, Dictionaries, Dictionary
 from tokalign.tables.opening import open_dictionary
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
@@ -79,7 +79,7 @@ def measure(texts: Texts, drafting: Drafting, costs: Costs) -> tuple[Statistics,
     return statistics, statistics.generation_tokens / spent
 
 
-def print_table(sets: dict[str, Texts], tables: dict[str, Dictionary | None]) -> None:
+def print_table(sets: dict[str, Texts], tables: dict[str, Dictionaries | None]) -> None:
     """Print a row for each choice of dictionaries, for both methods where they have one."""
     heads = "".join(f" {name} |" for name in sets)
     print(f"| method, dictionaries |{heads} host ms per round |\n|---|{'---|' * len(sets)}---|")
@@ -116,7 +116,7 @@ def main(data: Path, target: str, domain: bool) -> None:
         rest, held = split(data / "corpus" / "crh" / "crh_lat.txt.zst")
         shipped = open_dictionary(tokenizer, languages=["pl"])
         assert shipped is not None
-        one, other = shipped, build(tokenizer, rest)
+        [one], other = shipped.by_source.values(), build(tokenizer, rest)
         sets = {
             "dev/wiki": cut(tokenizer, read_texts(dev / "wiki.jsonl")),
             "dev/sejm": cut(tokenizer, read_texts(dev / "sejm.txt")),
@@ -125,8 +125,10 @@ def main(data: Path, target: str, domain: bool) -> None:
         pairs = zip(sets["Crimean Tatar"], sets["dev/wiki"], strict=False)
         sets["prompt crh, text pl"] = [a[:PROMPT_TOKENS] + b[:SHORTEST] for a, b in pairs]
     both = Dictionaries({f"dictionary:{names[0]}": one, f"dictionary:{names[1]}": other})
-    choices = {"none": None, names[0]: one, names[1]: other, "both": both}
-    print_table(sets, choices)
+    alone = {
+        name: Dictionaries({SOURCE: table}) for name, table in zip(names, (one, other), strict=True)
+    }
+    print_table(sets, {"none": None, **alone, "both": both})
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, build_di
 from tokalign.build.pack import counting_words, pack_bundle
 from tokalign.build.pipeline import write_table
 from tokalign.cli.output import print_json
-from tokalign.evaluate.replay import ReplayVerifier, emulate, replay_texts
+from tokalign.evaluate.replay import ReplayVerifier, replay_texts
 from tokalign.runtime.draft.context_copy import ContextCopy
 from tokalign.runtime.draft.lookup import (
     DictionaryDrafter,
@@ -43,9 +43,8 @@ from tokalign.runtime.draft.lookup import (
 )
 from tokalign.runtime.draft.mixing import Source
 from tokalign.runtime.draft.tree import TreeDrafter
-from tokalign.runtime.drafting import ASSUMED_COSTS, Drafting
+from tokalign.runtime.drafting import ASSUMED_COSTS
 from tokalign.runtime.loop import Limits, decode
-from tokalign.runtime.options import DraftingOptions
 from tokalign.runtime.rounds import Context, Round
 from tokalign.tables.backoff import BackoffTable
 from tokalign.tables.bundle import encode_bundle, read_bundle
@@ -142,7 +141,7 @@ def saving(shared: Path, path: Path, native: Path | None, limit: int, files: lis
             print_json({"text": name, **_losses(target, reference, table, some)})
 
 
-def _tokens_per_pass(table: BackoffTable, texts: list[list[TargetId]]) -> float:
+def _tokens_per_pass(table: Dictionary | Dictionaries, texts: list[list[TargetId]]) -> float:
     return round(replay_texts(texts, lambda _: DictionaryDrafter(table)).tokens_per_round, 4)
 
 
@@ -197,13 +196,12 @@ def languages(shared: Path, path: Path, limit: int, files: list[Path]) -> None:
         if bundle.kind == "pack":
             bundle = compile_pack(target, bundle)
         tables[f"dictionary:{bundle.language}"] = BackoffTable.from_bundle(bundle)
-    for name, table in {**tables, "all": Dictionaries(tables)}.items():
-        drafting = Drafting(options=DraftingOptions(method="dictionary"), dictionary=table)
-        found = {kind: emulate(drafting, some) for kind, some in texts.items()}
+    choices: dict[str, Dictionary | Dictionaries] = {**tables, "all": Dictionaries(tables)}
+    for name, table in choices.items():
         print_json(
             {
                 "dictionary": name,
-                **{kind: round(one.tokens_per_round, 4) for kind, one in found.items()},
+                **{kind: _tokens_per_pass(table, some) for kind, some in texts.items()},
             }
         )
 

@@ -181,7 +181,9 @@ def test_what_was_read_is_not_in_the_table_after_it_is_gone(
 
     def known() -> str:
         """How the table goes on with the beginning of what was read."""
-        table = open_dictionary(tokenizer, files=notes.tables)
+        tables = open_dictionary(tokenizer, files=notes.tables)
+        assert tables is not None
+        [table] = tables.by_source.values()
         assert isinstance(table, BackoffTable)
         return tokenizer.decode(at_least(table, 0.5).follow(tokenizer.encode(MEETING[:30]), 8).ids)
 

@@ -73,7 +73,8 @@ def test_the_demo_pair_is_lossless(
         size = len(demo_pair[0].tokenizer.vocabulary)
         how = half_right(plain, size) if knowing else {"num_draft_tokens": 3}
         if knowing == 2:
-            both = {"dictionary:a": how["dictionary"], "dictionary:b": table_of({}, size)}
+            [known] = how["dictionary"].by_source.values()
+            both = {"dictionary:a": known, "dictionary:b": table_of({}, size)}
             how["dictionary"] = Dictionaries(both)
         how |= {"method": method, "translation": translation}
         assert emit(demo_pair, sampling, prompt, **how) == plain

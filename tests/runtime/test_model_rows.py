@@ -23,6 +23,7 @@ from tokalign.runtime.grammar import Grammar
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.remembered import OutputStore
 from tokalign.runtime.request import Request
+from tokalign.tables.dictionary import SOURCE, Dictionaries
 from tokalign.tables.logit_rows import ID_BITS, LogitRows, codes_of, keys_of
 from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
@@ -97,7 +98,7 @@ def knowing(plain: list[int]) -> dict[str, Any]:
     store.add(list(plain[3:]))  # type: ignore[misc]
     others = {(plain[i],): (plain[i + 1], IDS - 3) for i in range(0, len(plain) - 1, 3)}
     return {
-        "dictionary": table_of(entries, IDS, others=others),
+        "dictionary": Dictionaries({SOURCE: table_of(entries, IDS, others=others)}),
         "outputs": (store.text,),
         "known_rows": LogitRows(keys[first], ids[first], codes[first]),
     }

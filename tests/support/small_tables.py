@@ -20,6 +20,7 @@ from tokalign.build.dictionary.pruning import Entries
 from tokalign.runtime.remembered import OutputStore
 from tokalign.tables.backoff import BackoffTable
 from tokalign.tables.bundle import Bundle
+from tokalign.tables.dictionary import SOURCE, Dictionaries
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -161,4 +162,4 @@ def half_right(ids: Sequence[int], vocabulary_size: int) -> dict[str, Any]:
     store = OutputStore()
     store.add([TargetId(token) for token in ids[len(ids) // 3 : 2 * len(ids) // 3]])
     table = table_of(entries or {(1,): ((2,), 0.5)}, vocabulary_size)
-    return {"dictionary": table, "outputs": (store.text,)}
+    return {"dictionary": Dictionaries({SOURCE: table}), "outputs": (store.text,)}

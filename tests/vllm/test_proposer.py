@@ -58,8 +58,9 @@ def test_requests_that_sampled_get_what_the_batch_drafter_proposes(dictionary: P
     sampled = [text[-1:] for text in BATCH.texts]
     sampled[3] = []  # its prompt is still being read
     found = step(proposer, BATCH, sampled)
-    table = open_dictionary(TARGET, files=[dictionary])
-    drafter = BatchDrafter({"dictionary": table}, max_tokens=5)  # type: ignore[dict-item]
+    tables = open_dictionary(TARGET, files=[dictionary])
+    assert tables is not None
+    drafter = BatchDrafter(tables.by_source, max_tokens=5)  # type: ignore[arg-type]
     limits = np.full(len(BATCH.texts), 5)
     limits[3] = 0
     assert found == drafter.propose(BATCH.rows, BATCH.lengths, limits)

@@ -18,7 +18,6 @@ from tokalign.runtime.options import (
 )
 from tokalign.tables.alignment import Alignment
 from tokalign.tables.bundle import read_header
-from tokalign.tables.dictionary import SOURCE, Dictionaries
 from tokalign.tables.finding import Note, no_note
 from tokalign.tables.opening import open_alignment, open_dictionary, open_logit_rows
 from tokalign.tokenizer.tokenizer import Tokenizer
@@ -119,7 +118,7 @@ def _aligned(draft: Tokenizer[DraftId], target: Tokenizer[TargetId]) -> Alignmen
 def _explanation(drafting: Drafting, *, with_model: bool, with_drafter: bool) -> str:
     sources, missing = ["context copy"], []
     if (dictionary := drafting.dictionary) is not None:
-        sources += dictionary.by_source if isinstance(dictionary, Dictionaries) else [SOURCE]
+        sources += dictionary.by_source
     elif drafting.packs is not None:
         sources.append("a dictionary of the prompt's language, if there is a pack of it")
     else:

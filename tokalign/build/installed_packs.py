@@ -31,7 +31,7 @@ from tokalign.build.pipeline import build_tables
 from tokalign.errors import TokalignError, shown_path
 from tokalign.storage import make_folder, require_writable
 from tokalign.tables.bundle import Bundle, read_bundle
-from tokalign.tables.dictionary import CHAT, CODE, Dictionary
+from tokalign.tables.dictionary import CHAT, CODE, Dictionaries
 from tokalign.tables.finding import Note, find_tables, no_note, table_folder
 from tokalign.tables.pack import word_probabilities
 from tokalign.tokenizer.tokenizer import Tokenizer
@@ -57,7 +57,7 @@ class InstalledPacks:
     def __init__(
         self,
         target: Tokenizer[TargetId],
-        opened: Callable[[], Dictionary | None],
+        opened: Callable[[], Dictionaries | None],
         *,
         model_folder: Path | None = None,
         waits: bool = True,
@@ -71,14 +71,14 @@ class InstalledPacks:
         self._to_compile = self._packs.copy()
         for _, header in known if self._to_compile else ():
             self._to_compile.pop(header.language, None)
-        self._dictionary: Dictionary | None = None
+        self._dictionary: Dictionaries | None = None
         self._folder = table_folder() / target.fingerprint[:16]
 
     def compile(self, languages: Sequence[str]) -> None:
         for language, path in self._take(languages).items():
             self._compile(language, path)
 
-    def open(self) -> Dictionary | None:
+    def open(self) -> Dictionaries | None:
         self._dictionary = self._opened()
         return self._dictionary
 
@@ -86,7 +86,7 @@ class InstalledPacks:
     def can_grow(self) -> bool:
         return bool(self._to_compile) and os.environ.get("TOKALIGN_PACKS") != "named"
 
-    def for_prompt(self, prompt: Sequence[TargetId]) -> Dictionary | None:
+    def for_prompt(self, prompt: Sequence[TargetId]) -> Dictionaries | None:
         if self.can_grow:
             languages = [language_of_prompt(self._target, prompt, self._packs) or _user_language()]
             if is_about_code(self._target, prompt):

@@ -11,12 +11,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from tokalign.runtime.drafting import Drafting, make_drafter
+from tokalign.runtime.draft.lookup import DictionaryDrafter
 from tokalign.runtime.loop import Limits, decode
-from tokalign.runtime.options import DraftingOptions
 from tokalign.runtime.rounds import Context, Drafter, Event, Proposal, Verdict
 from tokalign.runtime.statistics import Statistics
-from tokalign.tables.dictionary import Dictionary
+from tokalign.tables.dictionary import Dictionaries, Dictionary
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -66,11 +65,6 @@ def replay_texts(
     return statistics
 
 
-def emulate(drafting: Drafting, texts: Iterable[Sequence[TargetId]]) -> Statistics:
-    """Statistics of a method that needs no model, over all texts without a prompt."""
-    return replay_texts(texts, lambda _: make_drafter(drafting))
-
-
 _MOST_TOKENS, _LEAST_LINES = 20_000, 200
 _RUN = 20
 """Lines are held out in runs of this length, so that few neighbours of theirs are counted."""
@@ -88,7 +82,7 @@ class DictionarySaving:
 def measure_dictionaries(
     target: Tokenizer[TargetId],
     lines: Sequence[str],
-    found: Dictionary | None,
+    found: Dictionaries | None,
     build: Callable[[Tokenizer[TargetId], Sequence[str]], Dictionary],
 ) -> DictionarySaving:
     """What `found`, and a dictionary that `build` makes of the text, save. Cost: 2 s per MB."""
@@ -100,12 +94,13 @@ def measure_dictionaries(
     )
 
 
-def _saving(target: Tokenizer[TargetId], lines: Sequence[str], table: Dictionary) -> float:
+def _saving(
+    target: Tokenizer[TargetId], lines: Sequence[str], table: Dictionary | Dictionaries
+) -> float:
     texts, remaining = list[list[TargetId]](), _MOST_TOKENS
     for line in lines:
         texts.append(target.encode(line)[:remaining])
         remaining -= len(texts[-1])
         if remaining <= 0:
             break
-    drafting = Drafting(options=DraftingOptions(method="dictionary"), dictionary=table)
-    return emulate(drafting, texts).tokens_per_round
+    return replay_texts(texts, lambda _: DictionaryDrafter(table)).tokens_per_round

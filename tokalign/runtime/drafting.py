@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from tokalign.runtime.mlx.sampling import Sampling
     from tokalign.runtime.request import Request
     from tokalign.runtime.translation.base import Pair
-    from tokalign.tables.dictionary import Dictionary
+    from tokalign.tables.dictionary import Dictionaries
     from tokalign.tokenizer.vocabulary import TargetId
 
 ASSUMED_COSTS = Costs(rows=(1.0, 1.05), draft_pass=0.1)
@@ -69,8 +69,8 @@ class Drafting:
     """
 
     options: DraftingOptions = PLAINLY
-    dictionary: Dictionary | None = None
-    packs: Callable[[Sequence[TargetId]], Dictionary | None] | None = None
+    dictionary: Dictionaries | None = None
+    packs: Callable[[Sequence[TargetId]], Dictionaries | None] | None = None
     alignment: Callable[[], Alignment] = no_alignment
     costs: Costs = ASSUMED_COSTS
     logits: LogitStore | None = None

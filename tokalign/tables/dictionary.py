@@ -1,4 +1,4 @@
-"""What a dictionary offers: how a text is likely to continue. Several may answer as one."""
+"""What a dictionary offers: how a text is likely to continue, and several that answer as one."""
 
 from __future__ import annotations
 
@@ -44,29 +44,14 @@ class Dictionary(Protocol):
 
 
 class Dictionaries:
-    """Dictionaries by the names of their sources. The longest match answers, the surer one of
-    equally long ones.
+    """One dictionary or several, by the names of their sources. The longest match answers, the
+    surer one of equally long ones.
 
     tokens: the bytes of the target's ids, by which blocks of code are told from prose.
     """
 
     def __init__(self, by_source: Mapping[str, Dictionary], tokens: Sequence[bytes] = ()) -> None:
         self.by_source, self.tokens = dict(by_source), tokens
-
-    def __len__(self) -> int:
-        return sum(map(len, self.by_source.values()))
-
-    def expected(self, suffix: Sequence[TargetId]) -> Sequence[tuple[TargetId, float]]:
-        """See `Dictionary`: what the dictionary with the longest match expects."""
-        answers = [
-            (table.match_length(suffix), expected)
-            for table in self.by_source.values()
-            if (expected := table.expected(suffix))
-        ]
-        return max(answers, key=lambda answer: (answer[0], answer[1][0][1]), default=(0, ()))[1]
-
-    def match_length(self, suffix: Sequence[TargetId]) -> int:
-        return max(table.match_length(suffix) for table in self.by_source.values())
 
     def follow(self, suffix: Sequence[TargetId], limit: int) -> TokenTree[TargetId]:
         """See `Dictionary`. The ids have the source of the dictionary that answers."""

@@ -36,8 +36,8 @@ def open_dictionary(
     languages: Sequence[str] = (),
     model_folder: Path | None = None,
     note: Note = no_note,
-) -> Dictionary | None:
-    """The dictionary of this tokenizer; `Dictionaries` where there are several, None for none.
+) -> Dictionaries | None:
+    """The dictionaries of this tokenizer; None for none.
 
     files: those that are named. languages: those to look for besides, each of which has to be found
     or be that of a named file. With neither, the dictionaries of every language are used. A
@@ -63,10 +63,8 @@ def open_dictionary(
         _require_languages(languages, known)
         others = [table for table in found if os.path.abspath(table[0]) not in named]
         opened += _usable("dictionary", others, languages, read, note)
-    if len(opened) < 2:
-        return opened[0].table if opened else None
     tables = _by_source(opened)
-    if not languages and not files:
+    if len(tables) > 1 and not languages and not files:
         note(
             Detail(
                 f"several dictionaries fit this tokenizer ({', '.join(sorted(tables))}); the one "
@@ -74,7 +72,7 @@ def open_dictionary(
                 "them"
             )
         )
-    return Dictionaries(tables, target.vocabulary.tokens)
+    return Dictionaries(tables, target.vocabulary.tokens) if tables else None
 
 
 def open_logit_rows(
@@ -226,11 +224,14 @@ def _require_languages(wanted: Sequence[str], known: set[str]) -> None:
 
 
 def _by_source(opened: Sequence[_Opened]) -> dict[str, Dictionary]:
-    """Several dictionaries by source: by their languages, or by file names where these are equal.
+    """Dictionaries by source: by their languages, or by file names where these are equal. A single
+    one needs no name.
 
     Example: pl.dictionary.tok and crh.dictionary.tok are `dictionary:pl` and `dictionary:crh`, and
     so are pl.dictionary.tok and law.dictionary.tok, both Polish, `dictionary:pl`, `dictionary:law`.
     """
+    if len(opened) == 1:
+        return {SOURCE: opened[0].table}
     labels = [table.language for table in opened]
     if len(set(labels)) < len(labels):
         names = (shown_path(table.path.name) for table in opened)

@@ -11,7 +11,7 @@ because vLLM verifies no trees. Neither mlx nor vLLM is imported.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -22,7 +22,7 @@ from tokalign.errors import IncompatibleError, MissingAssetError, UsageError, sh
 from tokalign.names.registry import Resolved, resolve_tokenizer
 from tokalign.runtime.options import several
 from tokalign.tables.backoff import BackoffTable
-from tokalign.tables.dictionary import HOW_TO_BUILD, SOURCE, Dictionaries, Dictionary
+from tokalign.tables.dictionary import HOW_TO_BUILD
 from tokalign.tables.opening import open_dictionary
 from tokalign.tokenizer.vocabulary import TargetId
 from tokalign.vllm.batch_drafter import BatchDrafter
@@ -129,11 +129,8 @@ def _open(
             f"no dictionary fits the tokenizer of {shown(resolved.slug)}; build one with: "
             f"{HOW_TO_BUILD}, or name a file under {_SECTION} in additional_config"
         )
-    by_source: Mapping[str, Dictionary] = (
-        found.by_source if isinstance(found, Dictionaries) else {SOURCE: found}
-    )
     tables: dict[str, BackoffTable] = {}
-    for name, table in by_source.items():
+    for name, table in found.by_source.items():
         assert isinstance(table, BackoffTable)
         _, ids, _ = table.arrays
         highest = int(ids.max(initial=0))

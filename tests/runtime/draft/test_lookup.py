@@ -58,7 +58,7 @@ def test_a_proposal_is_the_tables_chain_with_its_probabilities(
 
 @given(text=contexts)
 def test_a_source_expects_the_tables_chain_id_by_id(text: Any) -> None:
-    [source] = dictionary_sources(table())
+    [source] = dictionary_sources(Dictionaries({SOURCE: table()}))
     state: Any = source.follow(text)
     chain = at_least(table(), 0.0).follow(text, 1)
     for token, probability in zip(chain.ids, chain.probabilities, strict=True):
@@ -69,7 +69,7 @@ def test_a_source_expects_the_tables_chain_id_by_id(text: Any) -> None:
 
 def test_alternatives_are_offered_after_the_best_id_and_less_surely_than_the_table_says() -> None:
     alternatives = counted([1, 2, 1, 2, 1, 3, 1, 2, 1, 4, 1, 3] * 20)
-    [source] = dictionary_sources(alternatives)
+    [source] = dictionary_sources(Dictionaries({SOURCE: alternatives}))
     state: Any = source.follow(ids(1))
     (best, surest), *others = source.expect(state)
     assert ((best, surest), [token for token, _ in others]) == (

@@ -16,7 +16,6 @@ from tokalign.tables.dictionary import (
     CHAT,
     CODE,
     MAX_CONTEXT,
-    SOURCE,
     Dictionaries,
     Dictionary,
     Ids,
@@ -44,7 +43,7 @@ class DictionaryDrafter(Drafter):
     max_tokens: the longest proposal.
     """
 
-    def __init__(self, table: Dictionary, *, max_tokens: int = 8) -> None:
+    def __init__(self, table: Dictionary | Dictionaries, *, max_tokens: int = 8) -> None:
         self._table, self._max_tokens = table, max_tokens
 
     def propose(self, context: Context, limit: int) -> Proposal:
@@ -161,15 +160,12 @@ class DictionarySource:
         return [expected[0], *[(token, odds - _LESS_SURE) for token, odds in expected[1:]]]
 
 
-def dictionary_sources(table: Dictionary) -> list[DictionarySource]:
-    """One dictionary or several as sources, so that trust in each is learned by its name."""
-    if not isinstance(table, Dictionaries):
-        return [DictionarySource(SOURCE, table)]
-    blocks = BlockTrust(table.by_source, table.tokens)
-    named = enumerate(table.by_source.items())
-    return [
-        DictionarySource(name, dictionary, blocks, place) for place, (name, dictionary) in named
-    ]
+def dictionary_sources(tables: Dictionaries) -> list[DictionarySource]:
+    """Dictionaries as sources, so that trust in each is learned by its name."""
+    several = len(tables.by_source) > 1
+    blocks = BlockTrust(tables.by_source, tables.tokens) if several else None
+    named = enumerate(tables.by_source.items())
+    return [DictionarySource(name, table, blocks, place) for place, (name, table) in named]
 
 
 # -- the target's top-k logits ------------------------------------------------------------------
