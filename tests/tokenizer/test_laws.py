@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 from mlx_lm.utils import load_tokenizer
-from small_families import family_document
+from small_families import Step, family_document, isolated
 from tokenizer_files import (
     added,
+    byte_level,
     byte_level_document,
     character_document,
     library_tokenizer,
@@ -19,10 +20,13 @@ from tokenizer_files import (
 )
 from tokenizers import Tokenizer as Library
 
+from tokalign.errors import VocabularyError
 from tokalign.runtime.chat import encode_prompt
+from tokalign.tokenizer.bpe.pretokenizer import GPT2_PATTERN
 from tokalign.tokenizer.ranks import read_tekken
 from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.spec import Level
+from tokalign.tokenizer.spelling import byte_alphabet
 from tokalign.tokenizer.tokenizer import Tokenizer
 
 Document = dict[str, Any]
@@ -212,3 +216,104 @@ def test_an_added_token_is_its_own_text_where_bytes_have_an_alphabet(
         assert tokenizer.encode(text, specials=True) == ids
         assert is_byte or tokenizer.encode(text) == ids
         assert is_byte or tokenizer.decode(ids) == text
+
+
+def over_characters(*steps: Step, **changes: Any) -> Document:
+    """A tokenizer that spells spaces as marks in its pre-tokenizer."""
+    pre_tokenizer = {"type": "Sequence", "pretokenizers": [*steps]}
+    return changed(character_document(normalizer=None, pre_tokenizer=pre_tokenizer), **changes)
+
+
+def without_mark() -> Document:
+    document = copied(character_document())
+    model = document["model"]
+    model["vocab"] = {s: i for i, s in enumerate(s for s in model["vocab"] if "▁" not in s)}
+    model["merges"] = [pair for pair in model["merges"] if "▁" not in "".join(pair)]
+    document["normalizer"] = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
+    return document
+
+
+def spelled_as_a_byte() -> Document:
+    document = copied(byte_level_document())
+    document["added_tokens"].append(added(4, byte_alphabet()[4]))
+    return document
+
+
+def metaspace(scheme: str, *, splits: bool = True) -> Step:
+    step = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme}
+    return {**step, "split": splits}
+
+
+PLAIN: dict[str, Any] = {"special": False}
+LATE: dict[str, Any] = {"special": False, "normalized": True}
+PREFIXING = {"pre_tokenizer": byte_level(add_prefix_space=True)}
+DOUBLING = {"type": "Replace", "pattern": {"Regex": r"\A▁"}, "content": "▁▁"}
+ODD: dict[str, tuple[Make, tuple[str, ...]]] = {
+    "a prefix before the first token alone": (
+        lambda: adding(family_document("Metaspace"), "{}", **PLAIN),
+        ("{}kot tak", "kot{}tak", "{}", "{} kot"),
+    ),
+    "a prefix after every added token": (
+        lambda: adding(byte_level_document(**PREFIXING), "!kot", **PLAIN),
+        ("tak!kottak", "!kottak", "a !kot b"),
+    ),
+    "a prefix before every piece": (
+        lambda: over_characters({**isolated("kot"), "behavior": "Contiguous"}, metaspace("always")),
+        ("takottak", "kot"),
+    ),
+    "a normalizer that makes spaces": (
+        lambda: adding(byte_level_document(normalizer={"type": "Nmt"}), " kot", **PLAIN),
+        ("tak\u200bkot", "tak kot"),
+    ),
+    "a normalizer that composes": (
+        lambda: adding(byte_level_document(normalizer={"type": "NFC"}), "!ta", **PLAIN),
+        ("kot!ta\u0328", "kot!ta", "!ta\u0301ta"),
+    ),
+    "a normalizer that doubles marks": (
+        lambda: byte_level_document(normalizer=DOUBLING),
+        ("▁kot", "kot▁"),
+    ),
+    "tokens that are found in turns": (
+        lambda: adding(adding(byte_level_document(), "!t", **PLAIN), "a!t", **LATE),
+        ("ka!t!ta", "a!t"),
+    ),
+    "text and markup that overlap": (
+        lambda: adding(adding(byte_level_document(), "a<", **PLAIN), "<x>"),
+        ("ta<x>", "<x>a<"),
+    ),
+    "a special token that spells a byte": (spelled_as_a_byte, ("a\x04b", "a\x05b")),
+    "no token for a space": (without_mark, ("kot tak", " tak")),
+    "an added character": (
+        lambda: adding(byte_level_document(**PREFIXING), "ń", **PLAIN),
+        ("koń", "ń"),
+    ),
+    "cuts at spaces before these are marks": (
+        lambda: over_characters(isolated(GPT2_PATTERN), metaspace("never", splits=False)),
+        (" kot tak " * 9000, "kot ▁tak"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_an_odd_tokenizer_is_read_as_the_library_reads_it(name: str, tmp_path: Path) -> None:
+    """Or by its ids alone, where tokens are not the bytes of a text."""
+    make, texts = ODD[name]
+    tokenizer = read(tmp_path, make())
+    library = Library.from_file(str(tmp_path / "tokenizer.json"))
+    special = tokenizer.vocabulary.special_ids.values()
+    for text in texts:
+        ids = library.encode(text, add_special_tokens=False).ids
+        assert tokenizer.encode(text, specials=True) == ids
+        is_marked = tokenizer.spec.by_characters and "▁" in text  # where it is a space, then
+        if set(special).isdisjoint(ids) and not is_marked:
+            assert tokenizer.encode(text) == tokenizer.encode_batch([text])[0] == ids
+            if tokenizer.level is not Level.IDS_ONLY:
+                assert tokenizer.encoder.encode(tokenizer.text_bytes(text)) == ids
+                assert tokenizer.vocabulary.bytes_of(ids) == tokenizer.text_bytes(text)
+
+
+def test_a_prompt_at_which_the_library_panics_is_an_error(tmp_path: Path) -> None:
+    document = adding(byte_level_document(), "{}", rstrip=True, **PLAIN)
+    tokenizer = read(tmp_path, adding(document, "\n\n", lstrip=True, **PLAIN))
+    with pytest.raises(VocabularyError, match="gives up"):
+        tokenizer.encode("kot {}\n\n tak", specials=True)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tokalign.errors import VocabularyError
 from tokalign.tokenizer.bpe.pretokenizer import Splitter
 from tokalign.tokenizer.library import LibrarySplitter
 from tokalign.tokenizer.spec import Level, TokenizerSpec
@@ -14,6 +17,19 @@ from tokalign.tokenizer.spelling import SPACE_MARK, write_byte_level, write_piec
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Library
+
+
+@contextmanager
+def giving_up() -> Iterator[None]:
+    """Turn a panic of the library about a text into a VocabularyError."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise VocabularyError(
+            f"the tokenizers library gives up on a text ({error}); choose another model"
+        ) from error
 
 
 def load_library(document: bytes) -> Library:
@@ -63,20 +79,21 @@ def build_library(spec: TokenizerSpec, splitter: Splitter) -> Library:
 
 def take_bytes(library: Library, spec: TokenizerSpec, splitter: Splitter) -> None:
     """Have the library leave out what is done to whole texts, and get every piece by itself."""
-    from tokenizers import Regex, normalizers, pre_tokenizers
+    from tokenizers import Regex, pre_tokenizers
 
-    marks = normalizers.Replace(" ", SPACE_MARK) if spec.by_characters else None
     cuts_at_spaces, theirs = splitter.cuts_at_spaces, library.pre_tokenizer
     if spec.level is not Level.ALIGNED:
         # Of encodings that are equally probable, Unigram takes one by where the piece begins.
         cuts_at_spaces = theirs is not None and len(theirs.pre_tokenize_str("a a")) > 1
-    cutter = None
+    steps = []
     if spec.pre_tokenizer:
-        cutter = LibrarySplitter(spec.pre_tokenizer).pre_tokenizer
+        steps.append(LibrarySplitter(spec.pre_tokenizer).pre_tokenizer)
     elif cuts_at_spaces:
-        words = Regex(f"{SPACE_MARK}*[^{SPACE_MARK}]+|{SPACE_MARK}+")
-        cutter = pre_tokenizers.Split(words, "isolated")
-    library.normalizer, library.pre_tokenizer = marks, cutter
+        steps.append(pre_tokenizers.Split(Regex(" *[^ ]+| +"), "isolated"))
+    if spec.by_characters:  # last, for the others may ask for spaces
+        steps.append(pre_tokenizers.Metaspace(SPACE_MARK, "never", split=False))
+    library.normalizer = None
+    library.pre_tokenizer = pre_tokenizers.Sequence(steps)
 
 
 def merged_last(spec: TokenizerSpec, chosen: NDArray[np.bool_]) -> list[int]:

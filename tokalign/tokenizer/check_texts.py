@@ -7,6 +7,7 @@ from itertools import pairwise, product
 from random import Random
 
 from tokalign.tokenizer.spec import TokenizerSpec
+from tokalign.tokenizer.spelling import SPACE_MARK
 
 _CONSONANTS = ("b", "c", "cz", "d", "dz", "g", "k", "ł", "m", "n", "p", "prz", "r", "sz", "ś", "ż")
 _VOWELS = ("a", "ą", "e", "ę", "i", "o", "ó", "u", "y")
@@ -79,10 +80,10 @@ def plain_texts(spec: TokenizerSpec) -> list[str]:
 
 
 def texts_with_specials(spec: TokenizerSpec) -> list[str]:
-    """Texts with special tokens in all positions."""
+    """Texts with special tokens in all positions, and one with marks in place of spaces."""
     spellings = list(spec.specials.values())
     some = spellings[:12] + spellings[12 :: max(1, len(spellings) // 12)]
-    texts = []
+    texts = [f"a{SPACE_MARK}b {SPACE_MARK}c"]
     for place, special in enumerate(some):
         other = some[place - 1]
         texts += [special, f"Tak{special}nie {other} a", f"{special}{other}\n{special} b"]
@@ -104,6 +105,9 @@ def _run(draw: Random, low: int, high: int, size: int) -> str:
 
 
 def _from_tokens(spec: TokenizerSpec, draw: Random) -> Iterator[str]:
+    for index in sorted({*spec.text_tokens, *spec.marks})[:: 1 + len(spec.text_tokens) // 12]:
+        spelled = spec.tokens[index].decode()
+        yield from (spelled, f"{spelled}Ala{spelled}{spelled} ma", f"Ala {spelled}.")
     ordinary = [token for token in spec.tokens if token]
     if not ordinary:
         return

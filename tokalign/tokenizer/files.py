@@ -22,7 +22,7 @@ from tokalign.storage import open_regular, parse_json
 from tokalign.tokenizer.limits import MAX_FILE_BYTES, checked_id, shortened
 from tokalign.tokenizer.ranks import holds_ranks, is_tekken, read_ranks, read_tekken
 from tokalign.tokenizer.reference import Reference, reference_of_file
-from tokalign.tokenizer.roles import find_roles
+from tokalign.tokenizer.roles import find_roles, is_control
 from tokalign.tokenizer.sentencepiece import read_sentencepiece
 from tokalign.tokenizer.spec import Level, Markup, Supplement, TokenizerSpec
 from tokalign.tokenizer.tokenizer_json import read_tokenizer_json
@@ -145,13 +145,20 @@ def read_ids_only(file: TokenizerFile) -> TokenizerSpec:
     with refusing(file.path):
         library = file.owner.library if file.owner is not None else None
         assert library is not None, "programs are no files"
-        added = {i: token.content for i, token in library.get_added_tokens_decoder().items()}
+        known, added = library.model.token_to_id, library.get_added_tokens_decoder()
         largest = max([*library.get_vocab().values(), *added])
+        specials = {
+            i: token.content
+            for i, token in added.items()
+            if is_control(
+                token.content, special=token.special, in_vocabulary=known(token.content) is not None
+            )
+        }
         return TokenizerSpec(
             tokens=(b"",) * (1 + checked_id(largest, "the last token")),
-            specials=added,
+            specials=specials,
             markup=Markup.LIBRARY,
-            roles=find_roles(added, file.config),
+            roles=find_roles(specials, file.config),
             by_characters=False,
             level=Level.IDS_ONLY,
         )

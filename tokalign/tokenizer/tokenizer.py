@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING, Any, Generic, cast
 import numpy as np
 
 from tokalign.errors import IncompatibleError, VocabularyError
-from tokalign.tokenizer.backend import build_library, load_library, merged_last, take_bytes
+from tokalign.tokenizer.backend import (
+    build_library,
+    giving_up,
+    load_library,
+    merged_last,
+    take_bytes,
+)
 from tokalign.tokenizer.bpe.encoder import BytePairEncoding, PieceEncoder
 from tokalign.tokenizer.bpe.pretokenizer import (
     KNOWN_PATTERNS,
@@ -207,7 +213,8 @@ class Tokenizer(Generic[Id]):
         if not specials or spec.markup is Markup.NOBODY or not (self._markup or spec.document):
             return self.encode_parts([self.prepared(text)])[0]
         if spec.markup is Markup.LIBRARY:
-            return cast("list[Id]", self._whole.encode(text, add_special_tokens=False).ids)
+            with giving_up():
+                return cast("list[Id]", self._whole.encode(text, add_special_tokens=False).ids)
         ids: list[Id] = []
         for place, part in enumerate(spelled_in(text, self._markup).split(text)):
             if place % 2:
@@ -234,16 +241,10 @@ class Tokenizer(Generic[Id]):
             if self._encoded < _FEW:
                 return [self.encoder.encode(part.encode()) for part in parts]
         cut = [[part] if self.level is Level.ALIGNED else self.cut_markup(part) for part in parts]
-        try:
+        with giving_up():
             encodings = self._library.encode_batch_fast(
                 [*chain.from_iterable(cut)], add_special_tokens=False
             )
-        except BaseException as error:
-            if type(error).__name__ != "PanicException":
-                raise
-            raise VocabularyError(
-                f"the tokenizers library gives up on a text ({error}); choose another model"
-            ) from error
         ids = (cast("list[Id]", encoding.ids) for encoding in encodings)
         return [list(chain.from_iterable(islice(ids, len(pieces)))) for pieces in cut]
 

@@ -8,10 +8,10 @@ VocabularyError, and is then used by its ids only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from operator import add
-from typing import Any, cast
-from unicodedata import normalize as normal_form
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,29 +34,40 @@ def read_tokenizer_json(document: Any, config: Mapping[str, Any]) -> TokenizerSp
     spellings = [""] * (1 + max(max(vocab.values()), max(added, default=0)))
     for spelling, index in vocab.items():
         spellings[index] = spelling
-    normalize = _normalizer(document)
-    in_text = {
-        i for i, token in added.items() if _is_text(token, vocab) and _is_stable(token, normalize)
-    }
-    specials = {i: token["content"] for i, token in added.items() if i not in in_text}
     for index in added:
         spellings[index] = ""
     by_characters = "ByteLevel" not in str(document.get("pre_tokenizer"))
-    written = {i: str(added[i]["content"]) for i in in_text}
-    marks = {i: text for i, text in written.items() if by_characters and SPACE_MARK in text}
     if not by_characters:
-        _check_alphabet(written.values(), vocab)
         tokens, fallback = read_byte_level(spellings), frozenset[int]()
     else:
         byte_fallback = flag(model, "byte_fallback", default=False)
         tokens, fallback = read_pieces(spellings, fallback=byte_fallback)
     # No text can give what the byte alphabet does not spell: it is a hole in the numbering.
     spelled = [token or b"" for token in tokens]
-    pipeline = _read_pipeline(document, spelled)
+    pipeline = _read_pipeline(document, spelled, by_characters=by_characters)
+    if fallback and SPACE_MARK not in vocab:
+        raise VocabularyError(f"has no token {SPACE_MARK}, so that bytes spell it; {AGAIN}")
+    normalizers = _normalizers(document)
+    written = {
+        i: str(token["content"])
+        for i, token in added.items()
+        if _is_text(token, vocab) and _is_stable(token, normalizers)
+    }
+    marks = {i: text for i, text in written.items() if by_characters and SPACE_MARK in text}
+    if pipeline["dummy_prefix"]:  # which the library puts after an added token, too, or not before
+        written = marks
+    specials = {i: token["content"] for i, token in added.items() if i not in written}
+    if not by_characters:
+        _check_alphabet(written.values(), specials.values(), vocab)
     for index, text in written.items():
         spelled[index] = (text.replace(SPACE_MARK, " ") if index in marks else text).encode()
     unknown = model.get("unk_token") if is_bpe else None
-    by_library = [added[i] for i in specials if not _is_found_anywhere(added[i], normalize)]
+    later = {i for i in written if added[i].get("normalized", False)}
+    if _overlap([written[i] for i in written.keys() - later], [written[i] for i in later]):
+        raise VocabularyError(f"looks for some added tokens before others that overlap; {AGAIN}")
+    by_library = _overlap(specials.values(), written.values()) or not all(
+        _is_found_anywhere(added[i], normalizers) for i in specials
+    )
     return TokenizerSpec(
         tokens=tuple(spelled),
         triples=_listed_triples(model.get("merges"), vocab) if is_bpe else NO_MERGES,
@@ -65,7 +76,7 @@ def read_tokenizer_json(document: Any, config: Mapping[str, Any]) -> TokenizerSp
         markup=Markup.LIBRARY if by_library else Markup.OURS,
         roles=find_roles(specials, config),
         by_characters=by_characters,
-        text_tokens=frozenset(in_text.difference(marks)),
+        text_tokens=frozenset(written.keys() - marks),
         marks=marks,
         unknown=None if unknown is None else vocab.get(unknown),
         fuses_unknown=flag(model, "fuse_unk", default=False),
@@ -135,10 +146,13 @@ def _is_text(token: Mapping[str, Any], vocab: Mapping[str, int]) -> bool:
     return not control and not any(token.get(option, False) for option in _AROUND)
 
 
-def _check_alphabet(texts: Iterable[str], vocab: Mapping[str, int]) -> None:
+def _check_alphabet(
+    texts: Iterable[str], specials: Iterable[str], vocab: Mapping[str, int]
+) -> None:
     """Refuse (VocabularyError) an added token with the id of other bytes: ą also spells the byte 5
-    in GPT-2's alphabet."""
+    in GPT-2's alphabet. A special token of several bytes is made by merges alone."""
     known = [text for text in texts if text in vocab]
+    known += [text for text in specials if len(text) == 1 and text in vocab]
     for text, data in zip(known, read_byte_level(known), strict=True):
         if data not in (None, text.encode()):
             raise VocabularyError(
@@ -149,36 +163,45 @@ def _check_alphabet(texts: Iterable[str], vocab: Mapping[str, int]) -> None:
 
 _AROUND = ("lstrip", "rstrip", "single_word")
 
-_Normalizer = Callable[[str], str] | None
 
-
-def _normalizer(document: Mapping[str, Any]) -> _Normalizer:
+def _normalizers(document: Mapping[str, Any]) -> list[Step]:
     """What happens to a text before the pre-tokenizer, but for marks in place of spaces."""
     steps = _read_steps(document.get("normalizer"), "normalizers")
-    steps = [step for step in steps if step != _TAKES_SPACES]
-    if not steps:
-        return None
-    library = library_of(normalizer={"type": "Sequence", "normalizers": steps})
-    assert library.normalizer is not None, "one was given"
-    return cast("_Normalizer", library.normalizer.normalize_str)
+    return [step for step in steps if step != _TAKES_SPACES]
 
 
-def _is_stable(token: Mapping[str, Any], normalize: _Normalizer) -> bool:
-    """Whether a text has an added token after the normalizer just where it had it before."""
-    if normalize is None:
-        return True
+def _is_stable(token: Mapping[str, Any], normalizers: Sequence[Step]) -> bool:
+    """Whether a normalized text has an added token just where the library finds it."""
     spelling = str(token["content"])
-    others = {normal_form(form, spelling) for form in ("NFC", "NFD", "NFKC", "NFKD")}
-    others |= {spelling.upper(), spelling.lower(), spelling.title()}
-    return normalize(spelling) == spelling and not any(
-        normalize(other) == spelling for other in others - {spelling}
-    )
+    if not normalizers:
+        return True
+    if token.get("normalized", False):  # it is found after the normalizers
+        library = library_of(normalizer={"type": "Sequence", "normalizers": list(normalizers)})
+        assert library.normalizer is not None, "one was given"
+        return bool(library.normalizer.normalize_str(spelling) == spelling)
+    canonical = all(step["type"] in ("NFC", "NFD") for step in normalizers)
+    return canonical and _ALONE.fullmatch(spelling) is not None
 
 
-def _is_found_anywhere(token: Mapping[str, Any], normalize: _Normalizer) -> bool:
+_ALONE = re.compile(r"[\x00-\x7f]*[\x00-;?@\[-`{-\x7f]")
+"""Texts that are in both canonical forms, whatever comes before and after them: they end with none
+of the characters that combine with a mark."""
+
+
+def _is_found_anywhere(token: Mapping[str, Any], normalizers: Sequence[Step]) -> bool:
     if any(token.get(option, False) for option in _AROUND):
         return False
-    return not token.get("normalized", False) or normalize is None
+    return not token.get("normalized", False) or not normalizers
+
+
+def _overlap(some: Iterable[str], others: Iterable[str]) -> bool:
+    """Whether one of `some` and one of `others` can share characters of a text."""
+    for ones, whole in ((some, {*others}), (others, {*some})):
+        begun = {text[:end] for text in whole for end in range(1, len(text) + 1)}
+        for rest in (text[start:] for text in ones for start in range(len(text)) if whole):
+            if rest in begun or any(rest[:end] in whole for end in range(1, len(rest))):
+                return True
+    return False
 
 
 def _listed_triples(merges: Any, vocab: Mapping[str, int]) -> NDArray[np.int64]:
@@ -213,11 +236,14 @@ Metaspace put its mark before a text that begins with a space, too (converted Se
 _MARKING = (_PREPENDS, _TAKES_SPACES, _KEEPS_PREFIX)
 
 
-def _read_pipeline(document: Mapping[str, Any], tokens: Sequence[bytes]) -> dict[str, Any]:
+def _read_pipeline(
+    document: Mapping[str, Any], tokens: Sequence[bytes], *, by_characters: bool
+) -> dict[str, Any]:
     """What happens to a text before the model, as fields of `TokenizerSpec`. Raises:
     VocabularyError for steps that spell neither bytes nor the spaces of a text."""
     normalizer = _read_steps(document.get("normalizer"), "normalizers")
     steps = _read_steps(document.get("pre_tokenizer"), "pretokenizers")
+    marking = _MARKING if by_characters else ()
     marks = [step for step in steps if step["type"] == "Metaspace"]
     scheme = _prefix_scheme(marks[0]) if marks else "never"
     spells = any(step["type"] == "ByteLevel" for step in steps) or _TAKES_SPACES in normalizer
@@ -226,10 +252,13 @@ def _read_pipeline(document: Mapping[str, Any], tokens: Sequence[bytes]) -> dict
             "spells neither bytes nor the spaces of a text, so that its tokens are not the bytes "
             f"of a text; {AGAIN}"
         )
+    before = {step["type"] for step in steps[: steps.index(marks[0])]} if marks else set()
+    if scheme == "always" and before - {"WhitespaceSplit"}:
+        raise VocabularyError(f"puts a space before every piece of a text; {AGAIN}")
     first = steps and steps[0]["type"] == "ByteLevel" and steps[0].get("add_prefix_space", True)
     prefixes, runs_of_spaces = scheme != "never" or bool(first), any(b" " in t[1:] for t in tokens)
     # Unigram decides between equally probable encodings of a piece by where the piece begins.
-    by_pieces = len(steps) == 1 and document["model"].get("type", "BPE") != "BPE"
+    by_pieces = document["model"].get("type", "BPE") != "BPE"
 
     def cuts(step: Step) -> bool:
         match step:
@@ -242,9 +271,9 @@ def _read_pipeline(document: Mapping[str, Any], tokens: Sequence[bytes]) -> dict
         return True
 
     return {
-        "normalizer": tuple(step for step in normalizer if step not in _MARKING),
+        "normalizer": tuple(step for step in normalizer if step not in marking),
         "pre_tokenizer": tuple(filter(cuts, steps)),
-        "dummy_prefix": _PREPENDS in normalizer or prefixes,
+        "dummy_prefix": prefixes or (by_characters and _PREPENDS in normalizer),
         "prefix_once": scheme == "first",
         "prefix_unless_space": prefixes and _KEEPS_PREFIX not in normalizer,
     }
