@@ -109,6 +109,45 @@ def test_plain_rounds_run_ahead_and_are_timed_from_round_to_round() -> None:
     assert source.asked < 500
 
 
+@pytest.mark.parametrize("unit", [0.02, 1.0, 50.0])
+@pytest.mark.parametrize(
+    ("slow", "paused", "first"),
+    [((), 0, 0), ((6,), 0, 0), (range(2, 7), 0, 0), ((), 1, 0), ((), 0, 3)],
+)
+def test_one_strange_moment_while_plain_decoding_is_timed_stops_no_drafting(
+    slow: Sequence[int], paused: int, first: int, unit: float
+) -> None:
+    """Nine of ten guesses are right and nothing was measured, so drafts soon pay.
+
+    slow: these passes take eight times as long. paused: after this round the host is delayed, so
+    that the pass that ran ahead seems to take no time. first: ids of a request before, too short
+    to time plain decoding. unit: of the assumed curve; a pass takes 1 second.
+    """
+
+    class Busy(Device):
+        passes = 0
+
+        def start(self, rows: int) -> tuple[float, float]:
+            self.passes += 1
+            begins, ends = super().start(rows)
+            self.free_at += 7.0 * self.rows[rows - 1] * (self.passes in slow)
+            return begins, max(ends, self.free_at)
+
+    device, text = Busy([1.0, 1.1, 1.2, 1.3, 1.4], host=0.05), Random(3)
+    assumed = PassTimes([unit * (1 + 0.24 * n) for n in range(8)], weight=0)
+    knowledge = Knowledge(costs=LearnedCosts(assumed))
+    rounds, source = list[Round](), Guesses(lambda: text.random() < 0.9)
+    for tokens in (first, 300) if first else (300,):
+        limits, controller = Limits(max_tokens=tokens), Controller(knowledge, TreeDrafter([source]))
+        for event in decode(
+            Context([TargetId(0)]), controller, device, limits=limits, clock=device
+        ):
+            rounds += [event] if isinstance(event, Round) else []
+            device.now += 8.0 * (isinstance(event, Round) and len(rounds) == paused)
+    assert sum(bool(one.tree) for one in rounds) > 130
+    assert 0.9 < knowledge.costs.plain < 1.1
+
+
 class CountedNoise:
     """Noise of no position that is known, and how often it was asked for."""
 

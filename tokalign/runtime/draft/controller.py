@@ -149,6 +149,7 @@ class Controller(Drafter):
             model.known.trials.count()
             model.waited += 1
         knowledge.plain_timings.count()
+        knowledge.doubts.count()
         self._before, self._drafted, self._asked_beside = self._now, [], False
         self._unread = 0
         self._now = self._plan(context, limit) if limit else _WAIT
@@ -164,8 +165,13 @@ class Controller(Drafter):
         if self.is_timed and not self._timing and knowledge.plain_timings.is_due:
             knowledge.plain_timings.tried()
             self._timing = [*_TIMING]
-        if self._timing and costs is knowledge.costs:
-            return self._timing.pop(0)
+        if self.is_timed and costs is knowledge.costs:
+            if not self._timing and knowledge.doubts.is_due and costs.is_doubtful:
+                knowledge.doubts.tried()
+                costs.doubt_plain()
+                self._timing = [*_FIRST_TIMING[1:]]
+            if self._timing:
+                return self._timing.pop(0)
         if self._free.rows is not None and not under_way and (given := self._given_drafts()):
             return self._draft(context, given, limit)
         wanted = self._model_draft(context, limit)
@@ -393,6 +399,7 @@ class Controller(Drafter):
         costs, drafting = self.costs, round_.drafting
         under_way, runs_ahead = self._is_under_way, self._now.run_ahead
         plain, tokens = costs.plain, len(round_.emitted)
+        has_unit = costs.rows.is_calibrated
         costs.rows.count_round()
         drafts = [draft for draft, _ in self._drafted]
         first = not all(draft.model.has_drafted for draft in drafts)
@@ -432,7 +439,8 @@ class Controller(Drafter):
             self._asking += (drafting - self._asking) / _ASKING_MEMORY
             share = _ASKING_SHARE / (4 if self._before.bare else 1)
             self._until_asked = round(self._asking / (share * plain))
-        lost, by_models = took / plain - tokens, bool(self._drafted)
+        # Until one row was timed, an assumed curve may have any unit: nothing counts as lost.
+        lost, by_models = has_unit * (took / plain - tokens), bool(self._drafted)
         self.losses.account(lost, tokens, drafted=bool(round_.tree))
         self._models_losses.account(lost * by_models, tokens, drafted=by_models)
 

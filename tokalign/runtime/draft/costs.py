@@ -77,6 +77,9 @@ believed after a few observations."""
 _FADING = 0.99
 """What is left, one round later, of what a single observation said against a count."""
 
+_DOUBTED = 0
+"""The weight of what the next observation replaces."""
+
 
 class PassTimes:
     """The time of a pass by a count from 1 on: rows of the target, or passes of a draft.
@@ -118,7 +121,7 @@ class PassTimes:
 
     def observe(self, count: int, seconds: float) -> None:
         ratio = seconds / self._prior.verify(count)
-        if self.is_calibrated:
+        if self.is_calibrated and self._weights.get(count) != _DOUBTED:
             expected = self._ratio(count)
             ratio = min(max(ratio, expected / _OUTLIER), expected * _OUTLIER)
         else:
@@ -127,6 +130,11 @@ class PassTimes:
         self._weights[count], self._seen[count] = weight, self._rounds
         self._ratios[count] = expected + (ratio - expected) / weight
         self._table = ()
+
+    def doubt(self) -> None:
+        """Forget what was observed, that of 1 when it is observed again."""
+        if self._ratios:
+            self._ratios, self._weights = {1: self._ratio(1)}, {1: _DOUBTED}
 
     def count_round(self) -> None:
         """A round is over, whether or not a pass of it was observed."""
@@ -176,6 +184,9 @@ _LEAST_PLAIN = 0.25
 """Plain decoding takes at least this share of a round of one row that does not run ahead. A reader
 that takes long may hide nearly all of its passes for a while."""
 
+_SAME = 0.05
+"""Two shares of a round that differ by this much are the same."""
+
 BARE, KEEPING = 1, 2
 """Kinds of plain rounds that run ahead: one that does nothing else, and one that keeps the target's
 top-k logits for later drafts."""
@@ -195,10 +206,10 @@ class LearnedCosts:
     def __init__(self, rows: PassTimes, *, host: float = 0.0) -> None:
         self.rows = rows
         # An assumed curve has no seconds, so the first measurement replaces its time at once.
-        known = rows.is_calibrated
+        self._is_assumed = not (known := rows.is_calibrated)
         expected = max(rows(1) - host, rows(1) / 2) if known else 1.0
         self.ahead = PassTimes([expected] * KEEPING, weight=_PLAIN_WEIGHT if known else 0)
-        self._rereading = 0.0
+        self._rereading, self._doubted = 0.0, -1.0
 
     @property
     def plain(self) -> float:
@@ -210,6 +221,27 @@ class LearnedCosts:
     def plain_is_known(self) -> bool:
         """Whether `plain` is in seconds and was measured on this machine."""
         return self.ahead.is_calibrated
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether the unit of an assumed curve was taken from times that cannot be: running ahead
+        hides at most half of a round of one row, and more rows hardly take less. Other programs
+        delayed a round, or a pass ended while the host was delayed. The same again is believed."""
+        if not self._is_assumed:
+            return False
+        share = self._share_of_one_row
+        return not self.rows.is_calibrated or (share < 0.5 and abs(share - self._doubted) > _SAME)
+
+    @property
+    def _share_of_one_row(self) -> float:
+        """The least time of a round as a share of that of one row."""
+        return min(self.ahead(BARE), *self.rows.table(self.rows.known)) / self.rows(1)
+
+    def doubt_plain(self) -> None:
+        """Forget what rounds took, that of plain ones when they are timed again."""
+        self._doubted = self._share_of_one_row
+        self.ahead.doubt()
+        self.rows.doubt()
 
     @property
     def overlap(self) -> float:

@@ -167,7 +167,8 @@ class Knowledge:
 
     Requests share it, and each begins with what the latest one had learned about offers and losses.
     models: of each model that drafts, by its kind. long_drafts, plain_timings: when a draft is made
-    longer than expected to be best, and a round has no draft so that it can be timed.
+    longer than expected to be best, and a round has no draft so that it can be timed. doubts: when
+    plain decoding is timed again because its times cannot be.
     rounds, plain_rounds: of all requests so far, and those of them without a proposal.
     offers: what waiting for the free sources' offers is worth, in plain passes a round.
     """
@@ -176,6 +177,7 @@ class Knowledge:
     models: Mapping[str, ModelKnowledge] = field(default_factory=dict)
     long_drafts: Trials = field(default_factory=lambda: Trials(8))
     plain_timings: Trials = field(default_factory=lambda: Trials(64, 1024))
+    doubts: Trials = field(default_factory=lambda: Trials(4, at_once=True))
     losses: Losses = field(default_factory=Losses)
     models_losses: Losses = field(default_factory=Losses.of_models)
     offers: float = 0.05
