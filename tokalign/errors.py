@@ -11,7 +11,7 @@
     ├── VocabularyError           exit 3   the owner of the tokenizer file
     ├── IncompatibleError         exit 3   the pair: these parts do not fit together
     │   ├── FingerprintError      exit 3   rebuild the table for this tokenizer
-    │   └── CacheError            exit 3   pick a model whose cache can be trimmed
+    │   └── CacheError            exit 3   choose another model, method or cache option
     ├── BundleError               exit 3   rebuild or re-download the table
     └── MissingAssetError         exit 4   fetch the file, or go online
 
@@ -114,7 +114,7 @@ class FingerprintError(IncompatibleError):
 
 
 class CacheError(IncompatibleError):
-    """A model whose KV cache cannot be rewound, so nothing can be verified on it."""
+    """A KV cache that cannot be rewound, quantized or gone on with as it was asked."""
 
 
 class BundleError(TokalignError):

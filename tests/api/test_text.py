@@ -234,3 +234,8 @@ def test_a_prompt_cache_is_left_as_mlx_lm_leaves_it() -> None:
 def test_the_package_has_no_other_attributes() -> None:
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         tokalign.nothing  # noqa: B018
+
+
+def test_what_is_loaded_on_first_use_is_listed() -> None:
+    """By `dir`, and so by an editor that completes names and by `help`."""
+    assert {*tokalign.__all__} <= {*dir(tokalign)}

@@ -66,7 +66,7 @@ def batch_generate(
     take turns, and `note` says so.
     prompts: texts or ids. What is not named here is as in `stream_generate`.
     prompt_caches: of the target, one for each prompt; copies of them go on.
-    max_tokens: of each, or one number for all.
+    max_tokens: of each, or one number for all; at least 1.
     sampler: it draws for all in turns, so texts depend on the batch; not so with `sampling`.
     completion_batch_size: how many are decoded at once. prefill_batch_size: as in mlx-lm, not used.
     Raises: as `stream_generate`.
