@@ -267,6 +267,38 @@ def test_a_message_that_is_written_as_json_costs_no_other_rendering() -> None:
     assert times.count(3) == 1, "besides the trial of the template"
 
 
+class Searched(str):
+    """A text that counts the characters in which something was looked for."""
+
+    __slots__ = ()
+    count = 0
+
+    def find(self, piece: str, begin: int = 0) -> int:  # type: ignore[override]
+        place = super().find(piece, begin)
+        Searched.count += (len(self) if place < 0 else place) - begin
+        return place
+
+    def __contains__(self, piece: object) -> bool:
+        return self.find(str(piece)) >= 0
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_many_short_messages_are_looked_for_in_one_reading_of_the_text(moved: bool) -> None:
+    """moved: whether the template writes the system's message last, and results as JSON."""
+
+    def write(messages: Any, **_: Any) -> str:
+        system, *others = [
+            json.dumps(m["content"]) if m["role"] == "tool" and moved else m["content"] or ""
+            for m in messages
+        ]
+        return Searched("|".join([*others, system] if moved else [system, *others]))
+
+    turns = [{"role": ("user", "tool")[i % 2], "content": f'"{i}"'} for i in range(2000)]
+    Searched.count = 0
+    text = rendered(Template(write), [SYSTEM, *turns], {})  # type: ignore[arg-type]
+    assert Searched.count < 5 * len(text)
+
+
 @pytest.mark.parametrize("history", [[ASK], []])
 def test_a_templates_own_complaint_is_told(history: list[dict[str, Any]]) -> None:
     def complain(_messages: Any) -> str:

@@ -30,6 +30,7 @@ from tokalign.serve.body import as_form
 from tokalign.serve.completions import Chats
 from tokalign.serve.responses import Responses
 from tokalign.serve.server import Server
+from tokalign.serve.structured import allowed_tools
 from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
 
@@ -348,6 +349,23 @@ def test_of_allowed_tools_the_others_are_not_told() -> None:
             body["tool_choice"] = {"type": "allowed_tools", "tools": [5]}
             with pytest.raises(UsageError, match="allowed_tools"):
                 as_form(body, api.form).requests(Settings(), "")
+
+
+def test_each_tool_is_looked_for_once_among_those_that_are_allowed() -> None:
+    compared = []
+
+    class Name(str):
+        __slots__ = ()
+        __hash__ = str.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            compared.append(other)
+            return str.__eq__(self, other)  # type: ignore[arg-type]
+
+    tools = [(str(i), {"function": {"name": Name(i)}}) for i in range(500)]
+    choice = {"type": "allowed_tools", "mode": "auto", "tools": [tool for _, tool in tools[1:]]}
+    assert allowed_tools(tools, choice) == (tools[1:], "auto")
+    assert len(compared) < 3 * len(tools)
 
 
 def test_errors_are_those_of_openais_client(server: Server) -> None:

@@ -105,7 +105,8 @@ def of_items(instructions: str | None, given: str | Sequence[Message]) -> Iterat
                 if name == "content":
                     turn["content"] += value if isinstance(value, list) else [value or ""]
                 elif name != "role":
-                    turn[name] = turn[name] + value if name in turn else value
+                    turn.setdefault(name, type(value)())
+                    turn[name] += value
     if turn:
         yield begin, turn
 

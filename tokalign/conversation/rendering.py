@@ -61,10 +61,23 @@ def _left_out(
     messages: Sequence[Message], text: str, write: Callable[[Sequence[Message]], str]
 ) -> Message | None:
     """An instruction, question or result of a tool that is not in a rendered conversation. A
-    template may write a message in other words; then the text changes with the message."""
+    template may write a message in other words; then the text changes with the message.
+
+    Each is looked for after the one before it, and last anywhere: templates move few messages. So
+    many short messages take no longer than one that is as long."""
+    forms: dict[str, list[Callable[[str], str]]] = {}
+    at = 0
     for index, message in enumerate(messages):
-        content = message["content"].strip()
-        if message["role"] == "assistant" or content in text or json_inside(content) in text:
+        role, content = message["role"], message["content"].strip()
+        if role == "assistant":
+            continue
+        own = forms.setdefault(role, [str, json_inside])
+        tries = ((form, text.find(form(content), begin)) for begin in (at, 0) for form in own)
+        if (
+            found := next(((form, place) for form, place in tries if place >= 0), None)
+        ) is not None:
+            own.sort(key=lambda form: form is not found[0])
+            at = found[1] + len(content)
             continue
         other = [*messages[:index], {**message, "content": "x"}, *messages[index + 1 :]]
         if write(other) == text:
@@ -75,20 +88,24 @@ def _left_out(
 def merged(messages: Iterable[Message]) -> list[Message]:
     """Messages with neighbours of one role joined; later system messages become the user's. The
     results of tools stay apart."""
-    together: list[Message] = []
+    groups: list[tuple[str, list[Message]]] = []
     for message in messages:
         role = message["role"]
-        if role == "system" and any(other["role"] != "system" for other in together):
+        if role == "system" and any(other != "system" for other, _ in groups):
             role = "user"
-        before = together[-1] if together else None
-        if before is None or before["role"] != role or role == "tool":
-            together.append({**message, "role": role})
-            continue
-        text = "\n\n".join(filter(None, (before["content"], message["content"])))
-        together[-1] = {**before, **message, "role": role, "content": text}
-        if calls := [*before.get("tool_calls", ()), *message.get("tool_calls", ())]:
-            together[-1]["tool_calls"] = calls
-    return together
+        if groups and groups[-1][0] == role != "tool":
+            groups[-1][1].append(message)
+        else:
+            groups.append((role, [message]))
+    return [_joined(role, group) for role, group in groups]
+
+
+def _joined(role: str, group: Sequence[Message]) -> Message:
+    """Messages of one role as one message."""
+    text = "\n\n".join(filter(None, (message["content"] for message in group)))
+    calls = [call for message in group for call in message.get("tool_calls", ())]
+    of_all = {name: value for message in group for name, value in message.items()}
+    return {**of_all, "role": role, "content": text, **({"tool_calls": calls} if calls else {})}
 
 
 def _begun_by_user(messages: Sequence[Message]) -> list[Message]:

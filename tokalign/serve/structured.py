@@ -83,9 +83,10 @@ def allowed_tools(
         return tools, choice
     match choice.get("allowed_tools", choice):
         case {"mode": mode, "tools": [*named]} if all(isinstance(tool, dict) for tool in named):
-            names = [(function_of(tool) or tool).get("name") for tool in named]
-            asked = [(function_of(tool) or {}).get("name") for _, tool in tools]
-            return [t for t, name in zip(tools, asked, strict=True) if name in (None, *names)], mode
+            names = {str((function_of(tool) or tool).get("name")) for tool in named}
+            functions = [function_of(tool) for _, tool in tools]
+            asked = zip(tools, functions, strict=True)
+            return [tool for tool, own in asked if own is None or own["name"] in names], mode
     raise UsageError("tool_choice of the type allowed_tools has to have a mode and tools")
 
 
