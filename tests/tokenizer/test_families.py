@@ -215,6 +215,28 @@ def test_text_that_a_target_cannot_spell_ends_a_proposal_before_it(read: Any) ->
     assert tokenizer.encode("kot\x04\x04y") == tokenizer.encode("kot\x04y")
 
 
+@pytest.mark.parametrize("run", ["1", "ab", " ", "\n"])
+def test_the_work_of_a_token_does_not_grow_with_a_run(read: Any, run: str) -> None:
+    """Digits are cut one by one, so that nearly all are settled; the others are merged as one piece
+    to which each token adds its own end, although some bytes have no token."""
+    _, tokenizer = read("SmolLM2, bytes missing")
+    encoder, merge = IncrementalEncoder(tokenizer.encoder), tokenizer.bpe.merges.apply
+    encoder.push(f"a {run * 900}".encode())
+    merged = [0]
+
+    def apply(_: Any, symbols: list[Any]) -> Any:
+        merged.append(len(symbols))
+        return merge(symbols)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(tokenizer.bpe.merges), "apply", apply)
+        for _ in range(40):
+            encoder.push(run.encode())
+    assert encoder.ids == tokenizer.encoder.encode(encoder.text)
+    assert max(merged) < 500
+    assert run != "1" or encoder.settled > len(encoder.ids) - 3
+
+
 def test_a_draft_that_cannot_spell_a_byte_reads_the_text_without_it(read: Any) -> None:
     _, draft = read("SmolLM2, bytes missing")
     target: Tokenizer[Any] = read_tokenizer(DEMO / "target")

@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, takewhile
 from typing import TYPE_CHECKING, Any, cast
 from unicodedata import ucd_3_2_0
 
@@ -48,6 +48,12 @@ _BY_NEIGHBOURS = frozenset(("CharDelimiterSplit", "Digits", "Metaspace", "Punctu
 
 _TRIES = 8
 """At how many places it is tried whether a text can be cut again from there."""
+
+_LAST = 256
+"""Bytes at the end of a text in which a cut is looked for first."""
+
+_WITHIN = bytes(range(0x80, 0xC0))
+"""The bytes of a character but for its first."""
 
 _STRAY = {0xDC00 + byte: chr(0x10FE00 + byte) for byte in range(0x80, 0x100)}
 """What the library reads for a stray byte: a character for private use, no letter, digit or space.
@@ -102,6 +108,7 @@ class LibrarySplitter(Splitter):
     def __init__(self, steps: Sequence[Step]) -> None:
         self._steps = [_without_prefix(step) for step in steps]
         self._in_bytes = any(step["type"] == "ByteLevel" for step in steps)
+        self._first = [*takewhile(lambda step: step["type"] in _BY_NEIGHBOURS, self._steps)]
 
     @cached_property
     def pre_tokenizer(self) -> Any:
@@ -118,9 +125,10 @@ class LibrarySplitter(Splitter):
     @cached_property
     def _reaches(self) -> list[Reach] | None:
         """That of the steps up to ByteLevel, and of those after it; None if one is unknown."""
-        types = [step["type"] for step in self._steps]
+        rest = self._steps[len(self._first) :]
+        types = [step["type"] for step in rest]
         middle = 1 + types.index("ByteLevel") if self._in_bytes else len(types)
-        parts = (self._steps[:middle], self._steps[middle:])
+        parts = (rest[:middle], rest[middle:])
         try:
             reads = [[_reads(step) for step in part if cuts(step)] for part in parts]
             return [
@@ -171,7 +179,28 @@ class LibrarySplitter(Splitter):
     def count_settled(self, text: bytes, pieces: Sequence[bytes]) -> int:
         if self._reaches is None:
             return 0
-        count = self._count_final(self._reaches, text, pieces)
+        count, at = self._count_by_neighbours(text, pieces) if self._first else (0, 0)
+        if not self._reaches:
+            return count
+        return count + self._count_after(self._reaches, text[at:], pieces[count:])
+
+    def _count_by_neighbours(self, text: bytes, pieces: Sequence[bytes]) -> tuple[int, int]:
+        """How many pieces end at the last cut of the first steps, which cut between two characters
+        whatever the others are, so that the later steps begin anew there; and where that is."""
+        text = text[: len(text) - incomplete_tail(text)]
+        for size in (_LAST, len(text)):
+            last = self._first_splitter.split(text[-size:].lstrip(_WITHIN))
+            if len(last) > 1:
+                return count_pieces(pieces, len(text) - len(last[-1]))
+        return 0, 0
+
+    @cached_property
+    def _first_splitter(self) -> LibrarySplitter:
+        return LibrarySplitter(self._first)
+
+    def _count_after(self, reaches: list[Reach], text: bytes, pieces: Sequence[bytes]) -> int:
+        """`count_settled` by the steps after the first ones."""
+        count = self._count_final(reaches, text, pieces)
         if not self._looks_back:
             return count
         start, tries = count, _TRIES

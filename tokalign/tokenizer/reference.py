@@ -27,7 +27,7 @@ from tokalign.errors import (
     VocabularyError,
 )
 from tokalign.installation import install_line
-from tokalign.tokenizer.backend import load_library
+from tokalign.tokenizer.backend import giving_up, load_library
 from tokalign.tokenizer.limits import AGAIN, shortened
 
 if TYPE_CHECKING:
@@ -186,10 +186,11 @@ def _refusal(folder: Path, error: Exception) -> TokalignError:
 
 
 def _encode(theirs: Any, text: str, *, around: bool) -> list[int]:
-    try:
-        ids = theirs.encode(text, add_special_tokens=around)
-    except TypeError:  # it is no tokenizer of transformers
-        ids = theirs.encode(text)
+    with giving_up():
+        try:
+            ids = theirs.encode(text, add_special_tokens=around)
+        except TypeError:  # it is no tokenizer of transformers
+            ids = theirs.encode(text)
     return list(getattr(ids, "ids", ids))
 
 

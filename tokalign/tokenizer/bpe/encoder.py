@@ -162,6 +162,7 @@ class BytePairEncoding(PieceEncoder[Id]):
         self.whole = {**whole, **added}
         self.spells_all = min(byte_ids) >= 0
         self._unknown, self._fuses_unknown = unknown, fuses_unknown
+        self._spelled = bytes({*range(256)} - self.missing)
         self._characters = {as_text(character): symbol for character, symbol in symbols.items()}
 
     def _encode_piece(self, piece: bytes) -> tuple[Id, ...]:
@@ -173,7 +174,8 @@ class BytePairEncoding(PieceEncoder[Id]):
         its last tokens stay if they may stand before what the rest becomes (corollary II in
         `validity.py`)."""
         redone, tokens = _REDONE, self.tokens
-        while redone < len(known) and self.spells_all and piece not in self.whole:
+        missing = piece.translate(None, self._spelled) if self.missing else not self.spells_all
+        while redone < len(known) and not missing and piece not in self.whole:
             end = len(known) - redone
             while end and tokens[known[end]][0] & 0xC0 == 0x80:  # it does not begin a character
                 end -= 1
