@@ -27,8 +27,8 @@ Every command has `--help`, `--json`, which prints one object on stdout
 ([keys](metrics.md)), and `--quiet`, which silences notes and progress. Data goes to stdout,
 everything else to stderr. Options marked \\* are rare: `--help-all` shows them.
 
-An option that would change nothing beside the others is refused, with what it needs or what is in
-its way. An output never takes the place of a file of another kind.
+Where the line of an option says "Needs" or "Not with", a command that does otherwise is refused,
+and the message says what to change. An output never takes the place of a file of another kind.
 
 **Exit codes**: 0 ok, 1 runtime error (a full disk and an unreadable corpus too), 2 usage, 3
 incompatible pair or table, 4 missing asset or offline, 130 interrupted.

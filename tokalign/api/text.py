@@ -96,7 +96,7 @@ def stream_generate(
     note: Note = no_note,
     **options: Any,
 ) -> Iterator[GenerationResponse]:
-    """Generate text, one response per token. Drafting changes the speed, never the output.
+    """Generate the target's own text, one response per token. Drafting changes the speed.
 
     model: the target, an mlx-lm model.
     tokenizer: the target's: mlx-lm's or transformers' one, a path to the model's folder, or a

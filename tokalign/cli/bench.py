@@ -150,8 +150,8 @@ def read_options(values: dict[str, Any]) -> Options:
 def command(**values: Any) -> None:
     """Measure every way to draft against plain decoding, prompt by prompt.
 
-    FILEs are prompts; without them, those that come with tokalign. Each
-    output is compared with that of plain decoding, id by id (equal in float32). Plain decoding is
+    FILEs are prompts; without them, those that come with tokalign. Each output is compared with
+    that of plain decoding, id by id (equal in float32, but for near ties). Plain decoding is
     measured twice: a condition is called faster only where it clears the second one, the control.
     With --text nothing but a draft model is run. A table goes to stdout, in Markdown.
     """

@@ -66,8 +66,8 @@ def command(
 ) -> None:
     """Generate text with the model NAME after PROMPT, or after stdin.
 
-    Drafting changes the speed, never the output. Text goes to stdout and
-    statistics to stderr; with --json one object on stdout has both.
+    Drafting changes the speed; the text is the target's own. It goes to stdout and statistics to
+    stderr; with --json one object on stdout has both.
     """
     flags.quiet = flags.quiet or verbose is False
     named = {name: values[name] and str(values[name]) for name in ("target", "draft", "drafter")}

@@ -84,9 +84,9 @@ _OPTIONS = (
 def command(**values: Any) -> None:
     """Serve the model NAME over HTTP, as OpenAI's clients and mlx_lm.server's users expect.
 
-    Requests share passes with the drafts of all. Drafting changes the speed, never the output.
-    Sampling options hold where a request gives none. With --json one object on stdout says where it
-    listens.
+    Requests share passes with the drafts of all. Drafting changes the speed; the text is the
+    target's own. Sampling options hold where a request gives none. With --json one object on stdout
+    says where it listens.
     """
     installs, uninstalls = values.pop("install"), values.pop("uninstall")
     if uninstalls:

@@ -194,7 +194,7 @@ def model_card(tables: Sequence[Verified], repository: str) -> str:
 ## Tables for tokalign
 
 [tokalign](https://github.com/tokalign/tokalign) decodes faster with these tables. They change the
-speed, never the output. They fit every model{which}; a
+speed; the text is the model's own. They fit every model{which}; a
 drafter fits only the model that it was trained on, a pack is compiled for any tokenizer.
 
 ```sh
