@@ -316,3 +316,21 @@ def test_a_window_that_is_advised_is_taken(sentences: Path, tmp_path: Path) -> N
     refused = tokalign(*train)
     refused.is_refused(2, "give --window 12")
     assert tokalign(*train, "--window=12").code == 0
+
+
+def test_a_drafter_of_another_target_is_refused_before_anything_is_labelled(
+    target: Path, trained: tuple[Path, Ended], sentences: Path, tmp_path: Path
+) -> None:
+    weights = write_model(tmp_path / "weights", vocabulary_size=340, seed=7)
+    words = copytree(target, tmp_path / "words")
+    written = json.loads((words / "tokenizer.json").read_text("utf-8"))
+    vocabulary = written["model"]["vocab"]
+    one, other = [piece for piece in vocabulary if len(piece) == 1][-2:]
+    vocabulary[one], vocabulary[other] = vocabulary[other], vocabulary[one]
+    (words / "tokenizer.json").write_text(json.dumps(written), "utf-8")
+    for model, told in ((weights, "on another model"), (words, "tokenizer")):
+        output = tmp_path / f"{model.name}.drafter"
+        given = ("train", "--target", model, sentences, "--output", output)
+        refused = tokalign(*given, "--begin-with", trained[0], *SMALL[:3])
+        refused.is_refused(3, told)
+        assert not Path(f"{output}.training").exists()

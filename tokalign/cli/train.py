@@ -195,6 +195,7 @@ def command(
         raise UsageError("there is nothing to train on; give FILEs of text")
     require_own_folder(output, target)
     from tokalign.api.assemble import load_models
+    from tokalign.runtime.mlx.drafter_folder import require_target
     from tokalign.train.card import write_card
     from tokalign.train.from_model import write_texts
     from tokalign.train.run import fit as train
@@ -208,6 +209,8 @@ def command(
     [model] = load_models(
         [target], dtype=dtype, adapter=adapter_path, trust_remote_code=trust_remote_code, note=note
     )
+    if (begun := values["begin_with"]) is not None:  # else refused after hours of labelling
+        require_target(begun, model)
     workspace = workspace or output.with_name(f"{output.name}.training")
     written = list[Corpus]()
     if (writing := plan.writing) is not None:

@@ -115,14 +115,7 @@ def load_drafter(folder: Path, target: Target) -> RecurrentDrafter:
     FingerprintError, IncompatibleError for one of another tokenizer or model.
     """
     config = read_drafter_config(folder)
-    _require_tokenizer(folder, target)
-    wanted, own = str(config["target"].get("weights")), content_fingerprint(target.model)
-    if wanted != own:
-        raise IncompatibleError(
-            f"the drafter in {folder} was trained on another model with this tokenizer (weights "
-            f"{wanted[:12]}, and not {own[:12]}; quantization and adapters count); give its own "
-            f"target, or train one with: {HOW_TO_TRAIN}"
-        )
+    require_target(folder, target)
     ends, weights = TargetEnds.of(target.model), find_drafter_weights(folder, config)
     try:
         drafter = RecurrentDrafter(convert(config["drafter"], DrafterConfig), ends)
@@ -150,14 +143,25 @@ def _reader_of(folder: Path) -> Callable[[Path, Any], TrainedDrafter] | None:
     return _PUBLISHED.get(known_format(read_drafter_json(folder), str(folder)))
 
 
-def _require_tokenizer(folder: Path, target: Target) -> None:
-    """Raises: FingerprintError for a drafter that was trained for another tokenizer."""
+def require_target(folder: Path, target: Target) -> None:
+    """Raises: FingerprintError for a drafter that was trained for another tokenizer, where its
+    folder says so; IncompatibleError for a recurrent one of other weights."""
     if (other := _other_tokenizer(folder, target)) is not None:
         raise FingerprintError(
             f"the drafter in {folder}",
             expected=other,
             found=target.tokenizer.fingerprint,
             remedy=HOW_TO_TRAIN,
+        )
+    if _reader_of(folder) is not None:
+        return
+    trained_on = read_drafter_config(folder)["target"].get("weights")
+    wanted, own = str(trained_on), content_fingerprint(target.model)
+    if wanted != own:
+        raise IncompatibleError(
+            f"the drafter in {folder} was trained on another model with this tokenizer (weights "
+            f"{wanted[:12]}, and not {own[:12]}; quantization and adapters count); give its own "
+            f"target, or train one with: {HOW_TO_TRAIN}"
         )
 
 
@@ -190,7 +194,7 @@ def named_drafter(folder: Path, target: Target, *, note: Note = lambda _: None) 
     key = folder.absolute(), file_state(folder / DRAFTER_CONFIG)
     if key not in loaded:
         loaded.clear()
-        _require_tokenizer(folder, target)
+        require_target(folder, target)
         load = _reader_of(folder)
         loaded[key] = load(folder, target.model) if load else load_drafter(folder, target)
     note(f"drafter -> {shown_path(folder)}")
