@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from queue import Queue
 from random import Random
 from threading import Event
@@ -14,6 +15,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from block_drafters import block_config, random_block_drafter, write_block_drafter
+from eagle_drafters import eagle_config, random_eagle, write_eagle
 from places import DEMO
 from processes import wait_for
 from served import LOOP, demo_settings
@@ -21,8 +24,10 @@ from served import LOOP, demo_settings
 from tokalign.conversation.prompts import fill_in_ends
 from tokalign.errors import UsageError
 from tokalign.names.memory import machine_memory
+from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.grammar import Grammar
 from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.runtime.options import DraftingOptions
 from tokalign.serve import Settings, keeping, preparing
 from tokalign.serve import models as served_models
 from tokalign.serve import scheduler as schedulers
@@ -257,6 +262,20 @@ def test_a_draft_model_s_cache_and_bits_are_known_before_anything_is_read(
     together = expected_at_first(monkeypatch, draft_model=str(DEMO / "draft"))
     assert 0 < alone < together
     assert 0 < expected_at_first(monkeypatch, kv_bits=4, quantized_kv_start=0) < alone / 4
+
+
+@pytest.mark.parametrize("kind", ["eagle3", "dflash"])
+def test_a_trained_drafter_s_cache_is_expected_too(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model: Any = LanguageModel.from_folder(DEMO / "target", dtype="float32").model
+    if kind == "eagle3":
+        write_eagle(tmp_path, random_eagle(model, eagle_config(model)), eagle_config(model))
+    else:
+        write_block_drafter(tmp_path, random_block_drafter(model), block_config(model))
+    alone = expected_at_first(monkeypatch)
+    drafting = DraftingOptions(method="drafter", drafter=tmp_path)
+    assert expected_at_first(monkeypatch, drafting=drafting) > 1.05 * alone
 
 
 def test_kept_contexts_make_way_for_a_single_answer_that_grows(

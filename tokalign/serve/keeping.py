@@ -83,13 +83,19 @@ class Keeping:
 
     def _expected_bytes(self, jobs: Collection[Job]) -> float:
         """What the caches of these jobs will take, by those of each model that have read most."""
-        caches = [self._models.loaded.samples]
+        loaded = self._models.loaded
+        caches = [loaded.samples]
         caches += [job.answering.caches for job in jobs if job.answering]
         layers = [
             layer for of in zip(*caches, strict=True) for layer in max(of, key=least_positions)
         ]
         held = {job: job.answering.nbytes if job.answering else 0 for job in jobs}
-        return sum(max(held[job], expected_bytes(layers, _expected_ids(job))) for job in jobs)
+        options, ids = loaded.decoder.cache, {job: _expected_ids(job) for job in jobs}
+        return sum(
+            max(held[job], expected_bytes(layers, ids[job], options))
+            + expected_bytes(loaded.own, ids[job])
+            for job in jobs
+        )
 
     def keep(self, job: Job, held: Held, *, is_shared: bool | None = False) -> None:
         """Keep a context of a job. is_shared: as of `Job.marks`."""

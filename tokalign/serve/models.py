@@ -40,8 +40,8 @@ class Loaded:
     decoder: its method is plain where the target's cache cannot be rewound. context_length: most
     ids of prompt and answer together. nbytes: of all weights. forgets: whether the target's cache
     cannot be cut back to every prefix. samples: caches with an id in them, as of
-    `Answering.caches`, that tell how large others get. batch: decodes all requests that have read
-    their prompts. fill_in_ends: as of `prompts.fill_in_ends`.
+    `Answering.caches`, that tell how large others get; own: the same of a trained drafter. batch:
+    decodes all requests that have read their prompts. fill_in_ends: as of `prompts.fill_in_ends`.
     """
 
     decoder: Decoder
@@ -50,6 +50,7 @@ class Loaded:
     nbytes: int
     forgets: bool
     samples: tuple[list[Any], list[Any]]
+    own: list[Any]
     batch: Batch
     fill_in_ends: frozenset[TargetId]
 
@@ -68,9 +69,11 @@ class Loaded:
         folder, draft = cast("Path", target.folder), decoder.draft
         drafting = decoder.open_draft()
         session.logits([TargetId(0)])  # lazy: nothing is computed, but the caches' sizes are known
-        session.quantize()
         if drafting is not None:
             drafting.logits([DraftId(0)])
+        own = list[Any]()
+        if decoder.drafter is not None and decoder.drafting.options.uses_drafter:
+            own = decoder.drafter.layers_after(session.take_taps([TargetId(0)] * 2, 0)[1])
         library = _library_tokenizer(folder, served)
         prompts = Prompts(
             tokenizer=target.tokenizer,
@@ -90,6 +93,7 @@ class Loaded:
             nbytes=sum(map(weight_bytes, networks)),
             forgets=is_forgetful,
             samples=(session.layers, [] if drafting is None else drafting.layers),
+            own=own,
             batch=decoder.open_batch(),
             fill_in_ends=target.stop_ids | fill_in_ends(target.tokenizer),
         )

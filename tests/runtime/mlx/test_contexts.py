@@ -14,6 +14,7 @@ from mlx_lm.models.cache import ArraysCache, ChunkedKVCache, KVCache, RotatingKV
 from tokalign.runtime.mlx.contexts import NOTHING, Chain, Contexts, Held
 from tokalign.runtime.mlx.layers import expected_bytes, remember, remembered
 from tokalign.runtime.mlx.window_cache import WindowCache
+from tokalign.runtime.options import CacheOptions
 
 OWNER = (("model", None, None), "key")
 HEADS, WIDTH, BATCH, WINDOW = 4, 64, 8, 16
@@ -118,6 +119,20 @@ def test_what_a_cache_will_take_follows_its_kind() -> None:
     assert single.nbytes <= expected_bytes([single], 900)
     state = recurrent(30)
     assert expected_bytes([state], many) == state.nbytes
+
+
+@pytest.mark.parametrize("read", [1, 300])
+def test_a_cache_that_is_quantized_from_a_position_on_is_whole_before(read: int) -> None:
+    few = {"group_size": 32, "bits": 4}
+    options = CacheOptions(kv_bits=4, kv_group_size=32, quantized_kv_start=768)
+    whole = {ids: filled(ids) for ids in (read, 512, 768, 1024, 9216)}
+    for sample in (whole[read], whole[read].to_quantized(**few)):
+        for ids, most in (
+            (512, whole[512]),
+            (1024, whole[768]),
+            (9216, whole[9216].to_quantized(**few)),
+        ):
+            assert expected_bytes([sample], ids, options) == pytest.approx(most.nbytes, rel=0.01)
 
 
 def test_the_conversation_that_was_used_last_is_dropped_last() -> None:

@@ -58,6 +58,11 @@ class CachedDrafter(TrainedDrafter):
         does not know."""
         return self._ends.unembed(self.normed(outputs).astype(self._ends.dtype))
 
+    def layers_after(self, watched: Array) -> list[Any]:
+        cache = [KVCache() for _ in self.layers]
+        self.read(mx.array([0]), self.states(watched), cache, "causal")
+        return cache
+
     def session(self, target: TargetModelSession) -> CachedSession:
         return CachedSession(self, target)
 

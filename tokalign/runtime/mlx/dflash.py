@@ -200,6 +200,11 @@ class DFlashDrafter(TapsDrafter):
     def session(self, target: TargetModelSession) -> DFlashSession:
         return DFlashSession(self, target)
 
+    def layers_after(self, watched: Array) -> list[WindowCache]:
+        known = self.begin(0)
+        self.hidden(0, watched, known)
+        return known
+
     def begin(self, position: int) -> list[WindowCache]:
         """An empty context, whose first id is at `position`."""
         known = [WindowCache(layer.self_attn.most + 1) for layer in self.layers]

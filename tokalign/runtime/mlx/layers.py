@@ -27,6 +27,7 @@ from mlx_lm.models.cache import (
 )
 
 from tokalign.runtime.mlx.window_cache import SLACK, WindowCache
+from tokalign.runtime.options import CacheOptions
 from tokalign.runtime.rounds import UNBOUNDED, Array
 
 
@@ -235,19 +236,32 @@ def least_positions(layers: Sequence[Any]) -> int:
     return int(not all(c.empty() for c in leaves_of(layers))) if held is None else held
 
 
-def expected_bytes(layers: Sequence[Any], ids: int) -> float:
-    """Bytes of a cache like this one that holds so many ids. It grows with them, up to a window or
-    a chunk and what is kept besides; a recurrent state does not. layers: have read some ids."""
+_UNQUANTIZED = CacheOptions()
+
+
+def expected_bytes(layers: Sequence[Any], ids: int, options: CacheOptions = _UNQUANTIZED) -> float:
+    """The most bytes of a cache like this one while it comes to hold so many ids. It grows with
+    them, up to a window or a chunk and what is kept besides; a recurrent state does not. Where it
+    is quantized from a position on, it may have been larger before.
+
+    layers: have read some ids, and may be quantized.
+    """
     size = 0.0
     for layer in leaves_of(layers):
         if isinstance(layer, ArraysCache):
             size += layer.nbytes
             continue
-        keys = getattr(layer, "keys", None)
-        if isinstance(keys, list | tuple):  # quantized
-            keys = keys[0]
-        rows = getattr(layer, "offset", 1) if keys is None else keys.shape[-2]
-        size += layer.nbytes / max(1, rows) * min(ids, _most_rows(layer))
+        keys: Any = getattr(layer, "keys", None)
+        quantized = isinstance(keys, list | tuple)
+        of_numbers = keys[1] if quantized else keys  # the scales have the format of the numbers
+        rows = getattr(layer, "offset", 1) if keys is None else of_numbers.shape[-2]
+        whole, most, share = layer.nbytes / max(1, rows), min(ids, _most_rows(layer)), 1.0
+        can_be = quantized or (keys is not None and hasattr(layer, "to_quantized"))
+        if options.kv_bits is not None and can_be:
+            share = options.kv_bits / 8 / of_numbers.dtype.size + 2 / options.kv_group_size
+            whole = whole / share if quantized else whole
+        before = min(most, options.quantized_kv_start)
+        size += whole * (most if share == 1.0 or most == before else max(before, share * most))
     return size
 
 

@@ -87,6 +87,10 @@ class TrainedDrafter(nn.Module, ABC):  # type: ignore[misc]
     def session(self, target: TargetModelSession) -> BeamSession | DFlashSession:
         """Itself for one request, beside the target's session, which was opened with `watch`."""
 
+    def layers_after(self, watched: Array) -> list[Any]:
+        """A cache of its own that has read what `watch` keeps of an id, lazy, if it has one."""
+        return []
+
     @property
     def dtype(self) -> Any:
         """The number format of the target's ends."""
