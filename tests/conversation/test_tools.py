@@ -20,6 +20,7 @@ from places import DEMO
 from pydantic import BaseModel, Field, create_model
 from served import echo_folder
 
+from tokalign.conversation import call_grammars
 from tokalign.conversation.answer_form import AnswerForm
 from tokalign.conversation.blocks import Blocks
 from tokalign.conversation.call_grammars import calls_grammar
@@ -543,6 +544,45 @@ def test_required_arguments_come_first_in_a_call_as_python_writes_it() -> None:
         for arguments in (*fits, *no):
             text = f"{form.begin}[f({arguments})]{form.end}"
             assert accepts(grammar, text) is (arguments in fits), arguments
+
+
+def test_any_optional_arguments_may_be_given_in_their_order_as_python_writes_them() -> None:
+    form = form_of("pythonic")
+    names = "abcde"
+    asked = tool("f", {"properties": {name: {"type": "boolean"} for name in names}})
+    grammar = calls_grammar(form, target().vocabulary, [asked], ANY_TOOL)
+    for chosen in product([True, False], repeat=len(names)):
+        some = [f"{name}=True" for name, is_in in zip(names, chosen, strict=True) if is_in]
+        assert accepts(grammar, f"{form.begin}[f({', '.join(some)})]{form.end}"), some
+        if len(some) > 1:
+            assert not accepts(grammar, f"{form.begin}[f({', '.join(some[::-1])})]{form.end}")
+
+
+def test_what_is_written_of_tools_grows_with_them_and_is_bounded_before_all_is_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """4,000 optional arguments took 3.6 GB before they were refused."""
+    form = form_of("pythonic")
+    many = tool("f", {"properties": {f"p{i}": {"type": "boolean"} for i in range(400)}})
+    assert accepts(
+        calls_grammar(form, target().vocabulary, [many], ANY_TOOL),
+        f"{form.begin}[f(p7=True, p399=False)]{form.end}",
+    )
+    written = []
+
+    def writes(_: object, function: dict[str, Any]) -> str:
+        written.append(function["name"])
+        return '"' + "x" * 1000 + '"'
+
+    monkeypatch.setitem(call_grammars._LARK, "pythonic", writes)
+    tools = [tool(f"f{i}", {}) for i in range(2000)]
+    with pytest.raises(UsageError, match="the grammar of the tools has 5"):
+        calls_grammar(form, target().vocabulary, tools, ANY_TOOL)
+    assert len(written) < 600
+    large = tool("g", {"properties": {f"p{i}": {} for i in range(4000)}})
+    with pytest.raises(UsageError, match="properties in the JSON schema has 4,000"):
+        calls_grammar(form, target().vocabulary, [large], ANY_TOOL)
+    assert "g" not in written
 
 
 def test_models_may_write_line_breaks_in_json_and_forget_a_brace() -> None:

@@ -17,6 +17,7 @@ from tokalign.conversation.tool_calls import (
 from tokalign.conversation.tools import ANY_TOOL, HARMONY, LLAMA, ToolFormat
 from tokalign.errors import UsageError
 from tokalign.runtime.grammar import Grammar, json_lark
+from tokalign.runtime.grammar.bounds import MOST_BYTES, at_most
 from tokalign.runtime.grammar.grammar import lark_literal
 from tokalign.runtime.grammar.objects import required_of
 from tokalign.runtime.grammar.parameters import Parameter
@@ -48,15 +49,16 @@ def calls_grammar(
         )
     writer = _Writer(form, vocabulary)
     write = _LARK.get(form.parser, partial(_bare_call, "arguments"))
-    call = " | ".join(f"({write(writer, function)})" for function in functions)
+    calls, size, ignored = list[str](), 0, list[str]()
+    for function in functions:  # each is bounded before more is written
+        paths = json_part(schema_of(function), strict=False)[1]
+        ignored += [f"tools.{function['name']}.{path}" for path in paths]
+        calls.append(f"({write(writer, function)})")
+        size += len(calls[-1])
+        at_most("the grammar of the tools", "characters", size, MOST_BYTES)
     more = r" (/\n?/ call)*" if several and form.parser != HARMONY else ""
-    lines = [f"start: call{more}", f"call: {call}"]
+    lines = [f"start: call{more}", f"call: {' | '.join(calls)}"]
     lines += [f"{name}: {terminal}" for terminal, name in writer.terminals.items()]
-    ignored = [
-        f"tools.{function['name']}.{path}"
-        for function in functions
-        for path in json_part(schema_of(function), strict=False)[1]
-    ]
     return replace(Grammar.lark("\n".join(lines) + "\n"), ignored=tuple(ignored))
 
 
@@ -195,9 +197,19 @@ def _python_call(writer: _Writer, function: Mapping[str, Any]) -> str:
     if arguments:
         given = " ".join([' ", " '.join(arguments), *more])
     else:
-        firsts = [" ".join([one, *more[i + 1 :]]) for i, one in enumerate(optional)]
-        given = f"({' | '.join(firsts)})?" if firsts else ""
+        given = f"({_some_of(optional, more)})?" if optional else ""
     return writer.call(writer.text(f"[{function['name']}("), given, writer.text(")]"))
+
+
+def _some_of(first: Sequence[str], more: Sequence[str]) -> str:
+    """One or more optional arguments in their order. more: each as it is after another.
+
+    Half by half, so what is written grows little faster than the number of arguments."""
+    if len(first) == 1:
+        return first[0]
+    half = len(first) // 2
+    before, after = _some_of(first[:half], more[:half]), _some_of(first[half:], more[half:])
+    return f"({before}) {' '.join(more[half:])} | {after}"
 
 
 def _glm_call(tags: Tags, writer: _Writer, function: Mapping[str, Any]) -> str:

@@ -17,7 +17,7 @@ from tokalign.errors import UsageError, require_text, shown
 _MOST_LITERAL = 1 << 14
 _MOST_CHOICES = 10_000
 _MOST_NESTING = 64
-_MOST_BYTES = 1 << 19
+MOST_BYTES = 1 << 19
 _MOST_REGEX_BYTES = 1 << 15
 _MOST_RULES = 2_000
 _MOST_LEVELS = 8_000
@@ -50,7 +50,7 @@ def at_most(whose: str, what: str, count: int, most: int = _MOST_RULES) -> None:
         raise UsageError(f"{whose} has {count:,} {what}; the maximum is {most:,}")
 
 
-def check_text(whose: str, text: str, most: int = _MOST_BYTES) -> None:
+def check_text(whose: str, text: str, most: int = MOST_BYTES) -> None:
     """Raises: UsageError for what is no text, is too long, or cannot be held by UTF-8."""
     if isinstance(text, str):
         at_most(whose, "characters", len(text), most)  # sooner than looking at them
@@ -68,7 +68,7 @@ def check_choices(texts: Sequence[str]) -> None:
     at_most("the choice", "texts", len(texts), _MOST_CHOICES)
     for number, text in enumerate(texts):
         check_text(f"text {number} of the choice", text, _MOST_LITERAL)
-    at_most("the choice", "characters", sum(map(len, texts)), _MOST_BYTES)
+    at_most("the choice", "characters", sum(map(len, texts)), MOST_BYTES)
 
 
 def check_lark(text: str, check_schema: Callable[[Any], object]) -> None:
