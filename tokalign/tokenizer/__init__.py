@@ -4,5 +4,6 @@ The path: `files.py` opens a file, a reader (`tokenizer_json.py`, `sentencepiece
 returns a `spec.py`, and `self_check.py` compares the `tokenizer.py` made of it with what mlx-lm
 runs (`reference.py`). What passes is used, and noted on disk (`note.py`). Start with
 `vocabulary.py` and `tokenizer.py`. `bpe/` is the theory; `library.py` and `backend.py` have what
-the `tokenizers` library does, and `foreign.py` tokenizers that are programs.
+the `tokenizers` library does, `unigram.py` models that are not BPE, and `foreign.py` tokenizers
+that are programs.
 """

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tokalign.errors import VocabularyError
 from tokalign.tokenizer.bpe.pretokenizer import Splitter
 from tokalign.tokenizer.library import LibrarySplitter
-from tokalign.tokenizer.spec import Level, TokenizerSpec
+from tokalign.tokenizer.spec import TokenizerSpec
 from tokalign.tokenizer.spelling import SPACE_MARK, write_byte_level, write_pieces
 
 if TYPE_CHECKING:
@@ -81,14 +81,10 @@ def take_bytes(library: Library, spec: TokenizerSpec, splitter: Splitter) -> Non
     """Have the library leave out what is done to whole texts, and get every piece by itself."""
     from tokenizers import Regex, pre_tokenizers
 
-    cuts_at_spaces, theirs = splitter.cuts_at_spaces, library.pre_tokenizer
-    if spec.level is not Level.ALIGNED:
-        # Of encodings that are equally probable, Unigram takes one by where the piece begins.
-        cuts_at_spaces = theirs is not None and len(theirs.pre_tokenize_str("a a")) > 1
     steps = []
     if spec.pre_tokenizer:
         steps.append(LibrarySplitter(spec.pre_tokenizer).pre_tokenizer)
-    elif cuts_at_spaces:
+    elif splitter.cuts_at_spaces:
         steps.append(pre_tokenizers.Split(Regex(" *[^ ]+| +"), "isolated"))
     if spec.by_characters:  # last, for the others may ask for spaces
         steps.append(pre_tokenizers.Metaspace(SPACE_MARK, "never", split=False))

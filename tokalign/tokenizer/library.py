@@ -8,12 +8,13 @@ An expression that looks back makes the cuts after a place depend on the text be
 as many characters as it is spelled with, because Oniguruma asks for a known distance. So a text is
 cut again from a place only if that gives the same cuts over that distance.
 
-`LibraryEncoder` has a model of the library encode the pieces (Unigram).
+`LibraryEncoder` has a model of the library encode the pieces; `unigram.py` goes on from there.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate, takewhile
@@ -227,6 +228,18 @@ class LibrarySplitter(Splitter):
             count -= 1
             at -= len(pieces[count])
         return count
+
+
+class MetaspaceSplitter(LibrarySplitter):
+    """A Metaspace that cuts before every space; only marks in a text are left to the library."""
+
+    def split(self, text: bytes) -> list[bytes]:
+        return super().split(text) if _MARK in text else _FROM_SPACES.findall(text)
+
+
+_MARK = SPACE_MARK.encode()
+
+_FROM_SPACES = re.compile(b" [^ ]*|[^ ]+")
 
 
 def library_of(*, pre_tokenizer: Step | None = None, normalizer: Step | None = None) -> Library:

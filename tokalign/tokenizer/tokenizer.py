@@ -28,15 +28,23 @@ from tokalign.tokenizer.bpe.pretokenizer import (
     AddedTokenSplitter,
     RegexSplitter,
     Splitter,
+    WholeSplitter,
     WordSplitter,
     has_inner_space,
 )
 from tokalign.tokenizer.bpe.validity import Merges
 from tokalign.tokenizer.check_texts import plain_texts
 from tokalign.tokenizer.fingerprint import fingerprint_of
-from tokalign.tokenizer.library import LibraryEncoder, LibrarySplitter, as_read, library_of
+from tokalign.tokenizer.library import (
+    LibraryEncoder,
+    LibrarySplitter,
+    MetaspaceSplitter,
+    as_read,
+    library_of,
+)
 from tokalign.tokenizer.spec import Level, Markup, TokenizerSpec
 from tokalign.tokenizer.spelling import SPACE_MARK, spelled_in
+from tokalign.tokenizer.unigram import UnigramEncoder
 from tokalign.tokenizer.vocabulary import Id, Roles, Vocabulary, token_bytes
 
 if TYPE_CHECKING:
@@ -117,7 +125,11 @@ class Tokenizer(Generic[Id]):
         try:
             pattern = self.spec.pattern
         except ValueError:
-            return LibrarySplitter(self.spec.pre_tokenizer)
+            kinds = [step["type"] for step in self.spec.pre_tokenizer]
+            kind = MetaspaceSplitter if kinds == ["Metaspace"] else LibrarySplitter
+            return kind(self.spec.pre_tokenizer)
+        if pattern is None and self.spec.level is not Level.ALIGNED and not len(self.spec.triples):
+            return WholeSplitter()
         if pattern is None:
             tokens = self.spec.tokens
             return WordSplitter([t for t in tokens if b" " in t[1:] and has_inner_space(t)])
@@ -131,8 +143,10 @@ class Tokenizer(Generic[Id]):
         if self.level is Level.ALIGNED:
             return self.bpe
         self.require(Level.BY_TEXT)
-        return LibraryEncoder(
-            self._library.model,
+        model = self._library.model
+        kind = UnigramEncoder if type(model).__name__ == "Unigram" else LibraryEncoder
+        return kind(
+            model,
             self.vocabulary,
             self.splitter,
             by_characters=self.spec.by_characters,
@@ -251,6 +265,8 @@ class Tokenizer(Generic[Id]):
     def cut_markup(self, text: str) -> list[str]:
         """Divide a text so that no part of it is spelled as a special token, which some models find
         in any text."""
+        if not any(spelling in text for spelling in self._markup):  # searching takes longer
+            return [text]
         markup = spelled_in(text, self._markup).finditer(text, overlapped=True)
         cuts = {match.start() + 1 for match in markup}
         ends = [*sorted(cuts - {len(text)}), len(text)]

@@ -265,7 +265,8 @@ def _read_pipeline(
             case {"type": "Metaspace"}:
                 return (runs_of_spaces or by_pieces) and bool(step.get("split", True))
             case {"type": "Split", "pattern": {"String": " "}}:
-                return False  # Gemma: the normalizer has left no space to split at
+                # Gemma: the normalizer has left no space to split at
+                return by_pieces and _TAKES_SPACES not in normalizer
             case {"type": "WhitespaceSplit"}:
                 return runs_of_spaces  # before Metaspace, which spells the space again
         return True

@@ -199,6 +199,16 @@ class RegexSplitter(Splitter):
         return self._reach.count_settled(text, pieces)
 
 
+class WholeSplitter(Splitter):
+    """Where texts are not cut, and more than merges decides about a piece."""
+
+    def split(self, text: bytes) -> list[bytes]:
+        return [text] if text else []
+
+    def count_settled(self, text: bytes, pieces: Sequence[bytes]) -> int:
+        return 0
+
+
 class WordSplitter(Splitter):
     """Where texts are not cut: a run of spaces with the word after it is a piece nevertheless.
 
