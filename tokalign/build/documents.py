@@ -96,8 +96,8 @@ def find_documents(folders: Sequence[Path], rules: Rules) -> tuple[list[FoundFil
 def _check_folder(folder: Path) -> None:
     if not folder.exists():
         raise MissingAssetError(
-            f"{folder} is not there; connect its disk, or name the folders to learn from again "
-            "(documents of the others are forgotten)"
+            f"{folder} is not there; connect its disk, or name the folders to learn from "
+            "(documents of others are forgotten)"
         )
     if not folder.is_dir():
         raise UsageError(f"{folder} is not a folder; give the folder that it is in")

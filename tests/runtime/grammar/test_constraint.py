@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -12,7 +13,7 @@ from llguidance import LLMatcher
 
 from tokalign.errors import GrammarError, UsageError
 from tokalign.runtime.decoder import LanguageModel
-from tokalign.runtime.grammar import Grammar, constrain
+from tokalign.runtime.grammar import Grammar, constrain, matcher
 from tokalign.runtime.grammar.matcher import engine_of
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.tokenizer import Tokenizer
@@ -205,3 +206,26 @@ def test_a_long_forced_text_is_encoded_as_its_beginning_is(
         assert state.forced
         ids.append(state.forced[0])
     assert tokenizer.encoder.encode(text.encode())[:90] == ids[len(PROMPT) :][:90]
+
+
+def test_an_interrupt_while_the_grammar_asks_for_an_encoding_comes_after_it(
+    tokenizer: Tokenizer[Any], stops: frozenset[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is no failure of the grammar, which would be told to be too complex."""
+    constraint = constrain(Grammar.choice(["wczoraj rano"]), tokenizer, PROMPT, stops)
+    encode, asked = matcher._Tokens._encode, list[bytes]()
+
+    def interrupted(self: Any, data: bytes) -> list[Any]:
+        asked.append(data)
+        if len(asked) == 1:
+            raise KeyboardInterrupt
+        return encode(self, data)
+
+    monkeypatch.setattr(matcher._Tokens, "_encode", interrupted)
+    with pytest.raises(KeyboardInterrupt):  # noqa: PT012  # whenever it comes
+        state = constraint.after(PROMPT)
+        assert state is not None
+        assert state.forced
+        assert state.allowed is not None
+        time.sleep(30)
+    assert len(asked) > 1

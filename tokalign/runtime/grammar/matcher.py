@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import threading
+from _thread import interrupt_main
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
@@ -27,6 +28,9 @@ counts. Pages that nothing touches cost no memory."""
 
 _FORCED_TOKENS = 8
 """Tokens of a forced text that are encoded, which is enough to know the next one."""
+
+_AFTERWARDS = 0.1
+"""Seconds until Ctrl-C is repeated that came while llguidance asked for an encoding."""
 
 _ENGINE, _THREADS = threading.Lock(), threading.Lock()
 
@@ -121,8 +125,15 @@ class _Tokens:
         self._enough = 4 * max(map(len, self.tokens))
 
     def __call__(self, text: bytes | str) -> list[TargetId]:
-        """The canonical encoding, without a dummy prefix; of a long text, that of its beginning.
-        All that is forced is encoded at every id, which costs 50 ms for a text of 10 KB."""
+        """The canonical encoding, without a dummy prefix; of a long text, that of its beginning."""
+        try:
+            return self._beginning(text)
+        except KeyboardInterrupt:  # llguidance would fail, and then say that the grammar did
+            threading.Timer(_AFTERWARDS, interrupt_main).start()
+            return self._beginning(text)
+
+    def _beginning(self, text: bytes | str) -> list[TargetId]:
+        """All that is forced is encoded at every id, which costs 50 ms for a text of 10 KB."""
         data = text.encode() if isinstance(text, str) else text
         ids = self._encode(data[: self._enough])
         if len(data) <= self._enough:
