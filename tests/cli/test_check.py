@@ -57,6 +57,7 @@ def test_a_sample_text_is_in_the_language_that_is_asked_for() -> None:
 def test_a_target_alone_is_judged_by_what_drafts_without_a_model() -> None:
     found = check("--target", "bielik")
     assert "No draft model is given" in found["verdict"]
+    assert "less on other text if they were made from it" in found["dictionaries"]
     assert "those in pl" not in found["verdict"]
     assert 1 < found["target_fertility"] < 4
     assert "draft_vocabulary_size" not in found

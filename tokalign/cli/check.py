@@ -226,7 +226,10 @@ def _expectation(saving: DictionarySaving, *, own_text: bool) -> str:
     if saving.found is None:
         found = "No dictionary of this target was found."
     else:
-        found = f"Dictionaries that are here give {saving.found:.2f} tokens per pass on this text."
+        found = (
+            f"Dictionaries that are here give {saving.found:.2f} tokens per pass on this text, and "
+            "less on other text if they were made from it."
+        )
     if saving.own is None:
         own = "Give a text of at least 200 lines to see what a dictionary of such text would give."
     else:
