@@ -45,7 +45,7 @@ _THREADS = 2
 """In each lane."""
 
 _SHORT = 1 << 16
-"""Characters of a prompt that is encoded in some hundredths of a second."""
+"""Bytes of a body whose prompt is encoded in some hundredths of a second."""
 
 _Lane = SimpleQueue["tuple[Job, Loaded] | None"]
 
@@ -87,9 +87,9 @@ class Preparing:
 
 
 def _may_take_long(request: ApiRequest) -> bool:
-    size = len(request.prompt) + len(request.suffix) + len(request.prediction or "")
-    size += sum(len(str(part)) for part in (*(request.messages or ()), *request.tools))
-    return size > _SHORT or request.grammar is not None or request.tool_choice is not None
+    """The thread that decodes asks this for every choice, so it looks at no content."""
+    is_large = request.size > _SHORT
+    return is_large or request.grammar is not None or request.tool_choice is not None
 
 
 # -- what is read ----------------------------------------------------------------------------------
