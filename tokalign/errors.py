@@ -190,7 +190,7 @@ def shown(value: object) -> str:
     return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}…"
 
 
-def in_one_line(error: Exception) -> str:
+def in_one_line(error: BaseException) -> str:
     """What an error of a library says; mlx names every weight that a file lacks, one a line, and
     every type that a function takes."""
     text = str(error).partition(" The following argument types")[0] or type(error).__name__

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from tokalign.errors import VocabularyError
+from tokalign.errors import VocabularyError, in_one_line
 from tokalign.tokenizer.bpe.pretokenizer import Splitter
 from tokalign.tokenizer.library import LibrarySplitter
 from tokalign.tokenizer.spec import TokenizerSpec
@@ -21,14 +21,15 @@ if TYPE_CHECKING:
 
 @contextmanager
 def giving_up() -> Iterator[None]:
-    """Turn a panic of the library about a text into a VocabularyError."""
+    """Turn what a tokenizer raises about a text, a panic in Rust included, into a
+    VocabularyError."""
     try:
         yield
     except BaseException as error:
-        if type(error).__name__ != "PanicException":
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         raise VocabularyError(
-            f"the tokenizers library gives up on a text ({error}); choose another model"
+            f"the model's tokenizer gives up on a text ({in_one_line(error)}); choose another model"
         ) from error
 
 

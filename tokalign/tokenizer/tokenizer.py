@@ -227,8 +227,9 @@ class Tokenizer(Generic[Id]):
         if not specials or spec.markup is Markup.NOBODY or not (self._markup or spec.document):
             return self.encode_parts([self.prepared(text)])[0]
         if spec.markup is Markup.LIBRARY:
+            whole = self._whole
             with giving_up():
-                return cast("list[Id]", self._whole.encode(text, add_special_tokens=False).ids)
+                return cast("list[Id]", whole.encode(text, add_special_tokens=False).ids)
         ids: list[Id] = []
         for place, part in enumerate(spelled_in(text, self._markup).split(text)):
             if place % 2:
@@ -255,10 +256,9 @@ class Tokenizer(Generic[Id]):
             if self._encoded < _FEW:
                 return [self.encoder.encode(part.encode()) for part in parts]
         cut = [[part] if self.level is Level.ALIGNED else self.cut_markup(part) for part in parts]
+        library, texts = self._library, [*chain.from_iterable(cut)]
         with giving_up():
-            encodings = self._library.encode_batch_fast(
-                [*chain.from_iterable(cut)], add_special_tokens=False
-            )
+            encodings = library.encode_batch_fast(texts, add_special_tokens=False)
         ids = (cast("list[Id]", encoding.ids) for encoding in encodings)
         return [list(chain.from_iterable(islice(ids, len(pieces)))) for pieces in cut]
 
