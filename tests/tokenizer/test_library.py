@@ -9,7 +9,7 @@ from canonical import assert_settled_pieces_stay
 from hypothesis import example, given
 from hypothesis import strategies as st
 from polish import byte_strings
-from small_families import BYTE_LEVEL, PIPELINES
+from small_families import BYTE_LEVEL, PIPELINES, isolated
 from tokenizers import pre_tokenizers
 
 from tokalign.errors import VocabularyError
@@ -41,6 +41,7 @@ ODD = {
         split(r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+|\p{L}+"),
         BYTE_LEVEL,
     ),
+    "cut within threes": (isolated(r"\p{N}{1,3}"), split("=1"), BYTE_LEVEL),
     "a set of sets": byte_level(r"[\p{L}&&[^\p{Han}]]+|[^\r\n\p{L}]?\p{Han}+|\s+|."),
     **{
         f"a character {behavior}": (split("=a", behavior), BYTE_LEVEL)
@@ -61,6 +62,7 @@ LOOKING = ("looks back", "at word boundaries", "at ends", "looks back far")
 @given(text=st.one_of(SEVERAL, st.text(max_size=8), WORDS))
 @example(text="a1²3 456ż7")
 @example(text="1234567 89")
+@example(text="2134567 11")
 @example(text="中カaa-aa--")
 @example(text="/\r  \n")
 def test_pieces_are_the_library_s_and_settled_ones_stay(

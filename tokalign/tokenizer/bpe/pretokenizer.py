@@ -120,16 +120,21 @@ class Reach:
 
     def count_settled(self, text: bytes, pieces: Sequence[bytes]) -> int:
         """`Splitter.count_settled` of the pieces that these steps cut. The last piece is settled
-        only if a step matches exactly that piece."""
+        only if a step matches exactly that piece, and none that comes before it goes on after it:
+        from there it would match other text."""
         spelled = as_text(text[: len(text) - incomplete_tail(text)])
         count, at = count_pieces(pieces, len(as_bytes(spelled[: self.end(spelled)])))
-        if not count:
-            return 0
-        start = len(as_text(text[: at - len(pieces[count - 1])]))
-        end = start + len(as_text(pieces[count - 1]))
-        read = self._as_read(spelled)
-        found = (step.match(read, start) for step in self._match)
-        return count if any(m is not None and m.end() == end for m in found) else count - 1
+        read, is_last = self._as_read(spelled), True
+        while count:
+            end, at = at, at - len(pieces[count - 1])
+            start = len(as_text(text[:at]))
+            size = len(as_text(text[at:end]))
+            found = (m for step in self._match if (m := step.match(read, start)) is not None)
+            matched = next((m.end() - start for m in found), 0)
+            if matched == size or (matched < size and not is_last):
+                break
+            count, is_last = count - 1, False
+        return count
 
 
 _OUTSIDE_SETS = regex.compile(
