@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -22,7 +23,7 @@ from tokalign.build.counting.workers import workers
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions
 from tokalign.build.installed_packs import InstalledPacks
 from tokalign.build.pack import build_pack
-from tokalign.child_processes import safe_path
+from tokalign.child_processes import safe_path, starting
 
 pytestmark = pytest.mark.slow
 
@@ -123,3 +124,14 @@ def test_the_environment_is_afterwards_as_it_was(monkeypatch: pytest.MonkeyPatch
         assert os.environ["PYTHONSAFEPATH"]
         other.__exit__(None, None, None)
         assert os.environ.get("PYTHONSAFEPATH") == before
+
+
+def test_ctrl_c_never_reaches_what_was_started_to_work() -> None:
+    program = "import time; print('begun', flush=True); time.sleep(0.5); print('ended')"
+    with starting():
+        process = start(code=program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    with process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        process.send_signal(signal.SIGINT)
+        assert process.communicate() == ("ended\n", "")

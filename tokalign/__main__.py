@@ -23,11 +23,17 @@ def program() -> None:
             finish(sys.stderr)
             os._exit(status)
 
+    def terminate(*_: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        sys.exit(143)  # as Ctrl-C: nothing half-written is left
+
     try:
         import atexit
         import os
+        import signal
 
         atexit.register(leave)
+        signal.signal(signal.SIGTERM, terminate)
         from tokalign.cli import main
 
         main()

@@ -7,6 +7,7 @@ Python looks for modules there first when it runs `-m` or `-c`, as multiprocessi
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Lock, Thread
@@ -35,6 +36,17 @@ def safe_path() -> Iterator[None]:
                 del os.environ[_SAFE_PATH]
                 if _before is not None:
                     os.environ[_SAFE_PATH] = _before
+
+
+@contextmanager
+def starting() -> Iterator[None]:
+    """Processes that are started in the body never see Ctrl-C, which a terminal sends to them too:
+    the one that starts them ends them. Else they print a traceback while they import."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def end_with_parent() -> None:

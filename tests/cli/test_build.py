@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_lines import Ended, run
+from command_lines import Ended, run, start
 from places import DEMO
 from polish import SENTENCES
+from processes import wait_for
 from small_tokenizers import write_tokenizer
 
 from tokalign.build.text_files import TextFile
@@ -286,3 +288,23 @@ def test_a_folder_and_a_glob_make_the_table_that_datatrove_makes(
         ended = polish(target, *words, "--weight", "b/c=0.5", "--output", tmp_path / str(number))
         tables.append(Path(ended.json["files"][0]).read_bytes())
     assert tables[0] == tables[1] == tables[2]
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "word"),
+    [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")],
+)
+def test_a_signal_ends_a_build_in_one_line_and_leaves_nothing(
+    number: int, code: int, word: str, target: Path, tmp_path: Path
+) -> None:
+    output, scratch = tmp_path / "tables", tmp_path / "scratch"
+    scratch.mkdir()
+    given = ("--target", target, ONLY, "--language", "pl", "--output", output, "--quiet", "-")
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with start("build", *given, env={**os.environ, "TMPDIR": str(scratch)}, **pipes) as process:
+        wait_for(lambda: bool([*scratch.rglob("stdin.txt")]))  # and now for more of it
+        process.send_signal(number)
+        _, told = process.communicate()
+    assert (process.returncode, told.strip()) == (code, f"tokalign: {word}")
+    assert not output.exists()
+    assert [*scratch.iterdir()] == []

@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import signal
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 from tokalign.build.documents import read_document
-from tokalign.child_processes import end_with_parent, safe_path
+from tokalign.child_processes import end_with_parent, safe_path, starting
 from tokalign.errors import CorpusError
 
 SECONDS = 30.0
@@ -48,8 +47,10 @@ class DocumentReader:
         if self._pool is None:
             with safe_path():  # making a pool starts a process too, which tracks its locks
                 spawn = multiprocessing.get_context("spawn")
-                self._pool = ProcessPoolExecutor(1, spawn, initializer=_begin)
-                self._process = self._pool.submit(os.getpid).result()
+                self._pool = ProcessPoolExecutor(1, spawn, initializer=end_with_parent)
+                with starting():
+                    begun = self._pool.submit(os.getpid)
+                self._process = begun.result()
         return self._pool
 
     def _end(self) -> None:
@@ -59,8 +60,3 @@ class DocumentReader:
                     child.kill()  # unlike `os.kill`, nothing where it has just ended by itself
             self._pool.shutdown()
             self._pool = None
-
-
-def _begin() -> None:
-    end_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches both; the other one ends this

@@ -124,7 +124,8 @@ def group() -> None:
 
 def main() -> None:
     """Run the command line; turn deliberate errors into one line and an exit code. Exit codes: 0
-    ok, 1 runtime, 2 usage, 3 incompatible pair or table, 4 missing asset, 130 interrupt."""
+    ok, 1 runtime, 2 usage, 3 incompatible pair or table, 4 missing asset, 130 Ctrl-C, 143 SIGTERM.
+    """
     open_closed_streams()
     stdout, stderr = sys.stdout, sys.stderr  # click replaces them when a reader is gone
     with safe_path():
@@ -164,7 +165,9 @@ def _run(stdout: TextIO) -> int:
     except SystemExit as ended:
         if sys.stdout is not stdout:  # what click does when the reader of its help is gone
             return _complain(unwritten(BrokenPipeError()))
-        status = ended.code  # of a shell that asked for completions
+        status = ended.code  # of a shell that asked for completions, or SIGTERM
+        if status == 143:
+            to_stderr("tokalign: terminated")
     return status if isinstance(status, int) else 0
 
 

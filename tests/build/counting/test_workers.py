@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -139,3 +140,15 @@ def test_processes_together_hold_no_more_than_they_may(
     own, largest_child = map(int, told.split())
     assert bool(largest_child > 50 << 20) == bool(processes)
     assert own + processes * largest_child < memory
+
+
+def test_an_interrupt_waits_for_no_task_under_way() -> None:
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt), workers(2, int) as apply:  # noqa: PT012
+        next(apply(_slow_after_the_first, [(n,) for n in range(9)]))
+        raise KeyboardInterrupt
+    assert time.monotonic() - began < HUNG
+
+
+def _slow_after_the_first(_: object, number: int) -> None:
+    time.sleep(2 * HUNG * (number > 0))

@@ -17,7 +17,7 @@ from tempfile import NamedTemporaryFile
 from typing import Protocol, TypeVar
 
 from tokalign.build.counting.word_encoder import BYTES_PER_WORD, MAX_WORDS
-from tokalign.child_processes import end_with_parent, safe_path
+from tokalign.child_processes import end_with_parent, safe_path, starting
 from tokalign.errors import OutputError, UsageError
 
 Result = TypeVar("Result")
@@ -100,6 +100,10 @@ def workers(jobs: int, make_state: Callable[[], object]) -> Iterator[Apply]:
                 "less --memory or close other programs; the same command goes on from what is "
                 "finished"
             ) from error
+        except BaseException:  # which does not wait for the tasks under way
+            for process in [*(pool._processes or {}).values()]:
+                process.terminate()
+            raise
         finally:
             pool.shutdown(cancel_futures=True)
 
@@ -116,7 +120,8 @@ def _apply(
 ) -> Iterator[Result]:
     waiting: deque[Future[Result]] = deque()
     for task in tasks:
-        waiting.append(pool.submit(_run, function, task))
+        with starting():  # a process for each of the first tasks
+            waiting.append(pool.submit(_run, function, task))
         if len(waiting) > _AHEAD * jobs:
             yield waiting.popleft().result()
     while waiting:
