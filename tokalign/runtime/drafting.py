@@ -104,9 +104,16 @@ class Drafting:
 
     @property
     def frequent_ids(self) -> NDArray[np.uint32] | None:
-        """The ids that the draft model's head may be shortened to (`short_head.py`). The published
+        """The ids that the draft model's head may be shortened to (`short_head.py`). Published
         translations choose from all."""
+        if self.options.translation == "none":
+            return self.known_ids
         return self.alignment().frequent if self.options.translation == "exact" else None
+
+    @property
+    def known_ids(self) -> NDArray[np.uint32] | None:
+        """The same of the target's head, in a drafter."""
+        return None if self.dictionary is None else self.dictionary.known_ids
 
     @property
     def row_store(self) -> RowStore | None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from math import log
 from typing import Any, cast
 
@@ -132,6 +133,11 @@ class BackoffTable:
     def predictions(self) -> int:
         """The number of different pairs of an id and a probability."""
         return len(self._ids)
+
+    @cached_property
+    def known_ids(self) -> NDArray[np.uint32]:
+        """See `Dictionary`."""
+        return np.unique(np.asarray(self._ids)).astype(np.uint32)
 
     @property
     def arrays(self) -> tuple[NDArray[np.uint32], NDArray[Any], NDArray[np.uint8]]:

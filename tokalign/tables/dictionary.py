@@ -5,10 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
+from functools import cached_property
+from typing import TYPE_CHECKING, Protocol
 
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 SOURCE = "dictionary"
 """The source of every id that a dictionary expects."""
@@ -42,6 +47,10 @@ class Dictionary(Protocol):
     def follow(self, suffix: Sequence[TargetId], limit: int) -> TokenTree[TargetId]:
         """The likely continuation of a text that ends in `suffix`: a chain of up to `limit` ids."""
 
+    @property
+    def known_ids(self) -> NDArray[np.uint32]:
+        """The ids that it expects in some place, in their order."""
+
 
 class Dictionaries:
     """One dictionary or several, by the names of their sources. The longest match answers, the
@@ -52,6 +61,13 @@ class Dictionaries:
 
     def __init__(self, by_source: Mapping[str, Dictionary], tokens: Sequence[bytes] = ()) -> None:
         self.by_source, self.tokens = dict(by_source), tokens
+
+    @cached_property
+    def known_ids(self) -> NDArray[np.uint32]:
+        """See `Dictionary`."""
+        import numpy as np
+
+        return np.unique(np.concatenate([table.known_ids for table in self.by_source.values()]))
 
     def follow(self, suffix: Sequence[TargetId], limit: int) -> TokenTree[TargetId]:
         """See `Dictionary`. The ids have the source of the dictionary that answers."""

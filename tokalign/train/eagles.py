@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.eagle3 import Eagle3Drafter, load_eagle3
-from tokalign.runtime.mlx.published_drafter import among_all, by_head
+from tokalign.runtime.mlx.published_drafter import by_head
+from tokalign.runtime.mlx.short_head import among_all
 from tokalign.runtime.mlx.trained_drafter import TargetEnds
 from tokalign.runtime.mlx.weights import read_config
 from tokalign.runtime.rounds import Array

@@ -11,15 +11,23 @@ import mlx.nn as nn
 import numpy as np
 import pytest
 import zoo
-from random_models import decoder_of, emitted
+from block_drafters import block_config, dspark_config, random_block_drafter, second_config
+from drafter_cases import PROMPT, SAMPLINGS
+from eagle_drafters import eagle_config, random_eagle
+from random_models import decoder_of, emitted, generate, random_model, rounds_of
+from small_tables import table_of
 
 from tokalign.build.alignment import align
 from tokalign.runtime.decoder import Decoder, LanguageModel
+from tokalign.runtime.draft.trained import with_trained
+from tokalign.runtime.drafting import NoDrafter
 from tokalign.runtime.generate import Generation
+from tokalign.runtime.loop import Limits
 from tokalign.runtime.mlx.draft_session import DraftModelSession
-from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.weights import vocabulary_size
 from tokalign.runtime.request import Request
+from tokalign.tables.dictionary import Dictionaries
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import DraftId
 
@@ -113,9 +121,6 @@ def test_a_cache_that_is_gone_on_with_brings_its_text() -> None:
     assert_short(before.logits(text), DraftModelSession(model).logits(text))
 
 
-SAMPLINGS = {"greedy": Sampling(), "sampled": Sampling(temperature=0.8, top_p=0.95, seed=4)}
-
-
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize("alternatives", [0, 3])
 def test_the_output_is_the_target_s_own_with_few_frequent_ids(
@@ -139,3 +144,63 @@ def test_the_output_is_the_target_s_own_with_few_frequent_ids(
     )
     drafting = replace(decoder.drafting, alignment=lambda: tables)
     assert emit(replace(decoder, drafting=drafting)) == plain
+
+
+# -- the target's head, in a drafter ---------------------------------------------------------------
+
+
+NAMES = ("eagle3", "dflash", "dflash 2", "dspark")
+
+
+def drafter_of(name: str) -> Any:
+    """Without a head of its own, for `random_model`."""
+    target = random_model()
+    if name == "eagle3":
+        whole = {"draft_vocab_size": vocabulary_size(target)}
+        return random_eagle(target, eagle_config(target, **whole), head=False)
+    make = {"dflash": block_config, "dflash 2": second_config, "dspark": dspark_config}[name]
+    return random_block_drafter(target, config=make(target))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_drafter_s_logits_are_those_of_frequent_ids(name: str) -> None:
+    drafter, target = drafter_of(name), random_model()
+    session = TargetModelSession(target, watch=drafter.watch)
+    short = drafter.short_session(session, even_ids(target))
+    assert short.head is not None
+    short.head.follow(TEXT)
+    x = mx.random.normal((3, drafter._ends.hidden_size))
+    assert_short(short.head(x), drafter._ends.unembed(x))
+    assert short._drafter._ends.unembed is short.head
+    assert drafter._ends.unembed is not short.head, "other requests have heads of their own"
+
+
+def test_a_drafter_with_a_head_of_its_own_keeps_it() -> None:
+    target = random_model()
+    own = random_eagle(target, eagle_config(target))
+    session = TargetModelSession(target, watch=own.watch)
+    assert own.short_session(session, even_ids(target)).head is None
+    assert drafter_of("eagle3").short_session(session, None).head is None, "no dictionary"
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("name", NAMES)
+def test_guesses_from_a_short_head_never_change_the_output(name: str, sampling: str) -> None:
+    drafter, chosen = drafter_of(name), SAMPLINGS[sampling]
+    plain = generate(NoDrafter(), chosen, tokens=30)
+    session = TargetModelSession(random_model(), watch=drafter.watch)
+    frequent = np.array(sorted({*plain, *PROMPT}), dtype=np.uint32)
+    short = drafter.short_session(session, frequent)
+    guesses = with_trained(short, sampler=chosen.draft_sampler(96))
+    ids, rounds = rounds_of(guesses, session, chosen, limits=Limits(max_tokens=30))
+    assert ids == plain
+    drafted = {i for one in rounds for i in one.tree.ids}
+    assert drafted
+    assert drafted <= {*plain, *PROMPT}
+
+
+def test_a_dictionary_knows_the_ids_that_it_expects() -> None:
+    one, other = table_of({(1,): ((5, 2), 0.8)}, 96), table_of({(3,): ((7,), 0.9)}, 96)
+    assert {5, 2} <= {*one.known_ids.tolist()}
+    both = Dictionaries({"a": one, "b": other}).known_ids.tolist()
+    assert both == sorted({*one.known_ids.tolist(), *other.known_ids.tolist()})

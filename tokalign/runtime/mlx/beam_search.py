@@ -24,6 +24,7 @@ import mlx.core as mx
 
 from tokalign.runtime.mlx.sampling import Sampling, expected
 from tokalign.runtime.mlx.session import top_k, wait
+from tokalign.runtime.mlx.short_head import ShortHead
 from tokalign.runtime.rounds import Array, Meanwhile, nothing
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
@@ -128,9 +129,10 @@ def _padded(rows: Array, width: int, value: float) -> Array:
 
 class BeamSession(ABC):
     """A drafter of one request, beside the target's session, from whose latest pass it goes on; it
-    answers None before the first. passes: of the drafter so far."""
+    answers None before the first. passes: of the drafter so far. head: its own, of its text."""
 
     passes = 0
+    head: ShortHead | None = None
 
     @abstractmethod
     def begin(self, ids: Sequence[TargetId]) -> tuple[State, Array] | None:
@@ -140,6 +142,11 @@ class BeamSession(ABC):
     @abstractmethod
     def step(self, state: State, ids: Array) -> tuple[State, Array]:
         """See `Step`."""
+
+    def _begin_text(self, ids: Sequence[TargetId]) -> tuple[State, Array] | None:
+        if self.head is not None:
+            self.head.follow(ids)
+        return self.begin(ids)
 
     def search(
         self,
@@ -156,7 +163,7 @@ class BeamSession(ABC):
         sampler: predicts the choices of a target that samples (`Sampling.expect`); without one,
         probabilities are the drafter's own. meanwhile: is done before the host waits.
         """
-        if (begun := self.begin(ids)) is None:
+        if (begun := self._begin_text(ids)) is None:
             return None
 
         def expect(logits: Array, step: int) -> Array:
@@ -178,7 +185,7 @@ class BeamSession(ABC):
         meanwhile: Meanwhile = nothing,
     ) -> list[TargetId] | None:
         """Draw a chain of `steps` (at least 1) ids that follow `ids`, with one step each."""
-        if (begun := self.begin(ids)) is None:
+        if (begun := self._begin_text(ids)) is None:
             return None
         state, logits = begun
 

@@ -24,11 +24,11 @@ from tokalign.runtime.mlx.dflash_session import DFlashSession
 from tokalign.runtime.mlx.published_drafter import (
     TapsDrafter,
     Weights,
-    among_all,
     by_head,
     from_folder,
 )
 from tokalign.runtime.mlx.session import TargetModelSession
+from tokalign.runtime.mlx.short_head import among_all
 from tokalign.runtime.mlx.window_cache import WindowCache
 from tokalign.runtime.rounds import UNBOUNDED, Array
 from tokalign.tables.dflash_config import SLIDING, DFlashConfig

@@ -12,6 +12,7 @@ import mlx.nn as nn
 
 from tokalign.runtime.mlx.sampling import Sampling, expected
 from tokalign.runtime.mlx.session import TargetModelSession, top_k, wait
+from tokalign.runtime.mlx.short_head import ShortHead
 from tokalign.runtime.rounds import Array, Meanwhile, nothing
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -36,7 +37,10 @@ class Guess(NamedTuple):
 
 class DFlashSession:
     """The drafter of one request, beside the target's session, whose taps it reads. passes: so far.
-    most: ids that it guesses. Of a context that a cache brings along, it knows what is read now."""
+    most: ids that it guesses. Of a context that a cache brings along, it knows what is read now.
+    head: its own, of its text."""
+
+    head: ShortHead | None = None
 
     def __init__(self, drafter: DFlashDrafter, target: TargetModelSession) -> None:
         self._drafter, self._target = drafter, target
@@ -63,6 +67,8 @@ class DFlashSession:
         if begin != self._end or not self._known:
             self._known = self._drafter.begin(begin)
         self._end = len(ids) - 1
+        if self.head is not None:
+            self.head.follow(ids)
         self.passes += 1
         hidden = self._drafter.hidden(ids[-1], taps, self._known)
         logits = self._drafter.own_logits(hidden).astype(mx.float32)

@@ -58,9 +58,9 @@ class DraftModelSession(ModelSession[DraftId]):
     def shorten_head(self, ids: NDArray[np.uint32]) -> None:
         """Leave out of its head what is neither among `ids` nor in the text (`short_head.py`)."""
         if self._short is None and (rows := frequent_rows(self.model, ids)) is not None:
-            self._short = ShortHead(self.model, rows)
+            self._short = ShortHead(rows)
             self._short.read(self.held)
-            self._twin = self._short.model
+            self._twin = self._short.in_place_of_head(self.model)
 
     def tokens(self, ids: list[DraftId]) -> Array:
         """See `ModelCache.tokens`. An id that the model lacks, of a tokenizer that knows more, is

@@ -74,10 +74,15 @@ class Eagle3Drafter(TapsDrafter, CachedDrafter):
             x = layer(x, mask, of_layer)
         return self.output(x[0])
 
+    @property
+    def has_head(self) -> bool:
+        """See `TrainedDrafter`. Its own embedding may be one."""
+        return "lm_head" in self or (self.config.tie_word_embeddings and "embed_tokens" in self)
+
     def logits(self, outputs: Array) -> Array:
         if "lm_head" in self:
             logits = self.lm_head(self.normed(outputs))
-        elif self.config.tie_word_embeddings and "embed_tokens" in self:
+        elif self.has_head:
             logits = self.embed_tokens.as_linear(self.normed(outputs))
         else:
             logits = super().logits(outputs)

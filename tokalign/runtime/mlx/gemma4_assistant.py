@@ -19,8 +19,9 @@ from mlx_lm.models.gemma4_text import DecoderLayer, ModelArgs
 
 from tokalign.errors import IncompatibleError
 from tokalign.runtime.mlx.beam_search import BeamSession, State
-from tokalign.runtime.mlx.published_drafter import Weights, among_all, fill, from_folder
+from tokalign.runtime.mlx.published_drafter import Weights, fill, from_folder
 from tokalign.runtime.mlx.session import TargetModelSession
+from tokalign.runtime.mlx.short_head import among_all
 from tokalign.runtime.mlx.trained_drafter import TargetEnds, TrainedDrafter
 from tokalign.runtime.mlx.tree_attention import RowPositions, with_row_positions
 from tokalign.runtime.mlx.window_cache import WindowCache

@@ -16,6 +16,7 @@ from mlx.utils import tree_flatten
 
 from tokalign.errors import BundleError, IncompatibleError, in_one_line
 from tokalign.names.hub import missing_from_drafter
+from tokalign.runtime.mlx.short_head import among_all
 from tokalign.runtime.mlx.taps import KeptRows, taps_of
 from tokalign.runtime.mlx.trained_drafter import TargetEnds, TrainedDrafter
 from tokalign.runtime.rounds import Array
@@ -76,12 +77,6 @@ def target_ids(offsets: Array | None, count: int, size: int) -> Array | None:
     if ids is None or not 0 <= ids.min().item() <= ids.max().item() < size:
         raise ValueError("its d2t names ids that the target does not have")
     return ids
-
-
-def among_all(logits: Array, ids: Array, size: int) -> Array:
-    """f[..., n] of the ids i[..., n] -> f[..., size], -inf for all other ids."""
-    everything = mx.full((*logits.shape[:-1], size), -mx.inf, logits.dtype)
-    return mx.put_along_axis(everything, mx.broadcast_to(ids, logits.shape), logits, axis=-1)
 
 
 class TapsDrafter(TrainedDrafter):

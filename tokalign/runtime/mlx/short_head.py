@@ -1,11 +1,13 @@
-"""A draft model's head without the ids that no text in the user's languages has.
+"""A head without the ids that no text in the user's languages has, for what drafts.
 
-In every pass a model reads a row of its head for each of its ids: 21 % of all weights of Llama 3.2
-1B, 63 % of Gemma 3 270M. Nothing is lost where such a row is left out, as its id would not be
-drafted, and what the target emits is its own in any case. So a pass computes the logits of the ids
-that the alignment calls frequent, and of those that the text has had; those of all others are -inf.
-A text in a language that was not counted has many others; the whole head reads on from there.
-Source: FR-Spec (Zhao et al., 2025), with the target's own head in a drafter, and a fixed list.
+In every pass a draft model reads a row of its head for each of its ids: 21 % of all weights of
+Llama 3.2 1B, 63 % of Gemma 3 270M; a drafter of one layer may read more of its target's head than
+of itself. Nothing is lost where such a row is left out, as its id would not be drafted, and what
+the target emits is its own in any case. So a pass computes the logits of frequent ids and of those
+that the text has had; those of all others are -inf. A text in a language that was not counted has
+many others; the whole head reads on from there. Which ids are frequent is told by the alignment,
+or, for those with the target's ids, by what its dictionaries expect anywhere.
+Source: FR-Spec (Zhao et al., 2025), which has a fixed list, of the target's ids.
 """
 
 from __future__ import annotations
@@ -20,7 +22,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokalign.runtime.mlx.hidden_states import as_head, find_head
-from tokalign.runtime.mlx.published_drafter import among_all
 from tokalign.runtime.mlx.twins import mixed_in, twin_of
 from tokalign.runtime.mlx.weights import once_per_model
 from tokalign.runtime.rounds import Array
@@ -50,13 +51,15 @@ class FrequentRows:
 
 
 def frequent_rows(model: Any, ids: NDArray[np.uint32]) -> FrequentRows | None:
-    """Those of a model, made once; None where its head has no row for each id, or where they are
-    more than half of it: then a pass is 10 % shorter, and what is drafted 2 % worse."""
+    """Those of a model, kept until others are asked for; None where its head has no row for each
+    id, or where they are more than half of it: then a pass is 10 % shorter, and what is drafted 2 %
+    worse."""
     head = find_head(model)
     if type(head) not in _ROWS_OF_IDS or 2 * len(ids) > head.weight.shape[0]:
         return None
     made, key = _rows_of_model(model), ids.tobytes()
     if key not in made:
+        made.clear()
         made[key] = FrequentRows(head, ids[ids < head.weight.shape[0]])
     return made[key]
 
@@ -67,19 +70,20 @@ def _rows_of_model(_model: Any) -> dict[bytes, FrequentRows]:
 
 
 class ShortHead:
-    """The head of one text. model: to be called in the place of the one given."""
+    """The head of one text."""
 
-    def __init__(self, model: Any, frequent: FrequentRows) -> None:
+    def __init__(self, frequent: FrequentRows) -> None:
         self._frequent = frequent
         self._others: dict[int, None] = {}  # of the text, as they came
         self._columns: Array = frequent.columns
         self._rows: Any = None
         self._trials = self._misses = 0.0
+        self._followed = 0
 
-        def replace(module: Any) -> Any:
-            return mixed_in(_Shortened, module, _short=self) if module is frequent.head else None
-
-        self.model = twin_of(model, replace)
+    def follow(self, ids: Sequence[int]) -> None:
+        """Read what is new in a text that only grows."""
+        self.read(ids[self._followed :])
+        self._followed = len(ids)
 
     def read(self, ids: Sequence[int]) -> None:
         """The text goes on with these ids."""
@@ -91,16 +95,12 @@ class ShortHead:
                 self._misses += 1
                 self._others[token] = None
 
-    @property
-    def suits(self) -> bool:
-        """Whether the text has few others."""
-        return self._misses <= max(self._trials, _FEWEST) * _MOST_OTHERS
-
-    def logits(self, x: Array) -> Array:
+    def __call__(self, x: Array) -> Array:
         """f[..., width] -> f[..., vocabulary]."""
         frequent = self._frequent
-        others = len(self._others)
-        if len(self._columns) != len(frequent.ids) + others:
+        if self._misses > max(self._trials, _FEWEST) * _MOST_OTHERS:
+            return as_head(frequent.head)(x)
+        if len(self._columns) != len(frequent.ids) + len(self._others):
             ids = mx.array([*self._others], dtype=mx.uint32)
             self._columns = mx.concatenate([frequent.columns, ids])
             self._rows = rows_of(frequent.head, ids)
@@ -108,6 +108,16 @@ class ShortHead:
         if self._rows is not None:
             logits = mx.concatenate([logits, as_head(self._rows)(x)], axis=-1)
         return among_all(logits, self._columns, frequent.head.weight.shape[0])
+
+    def in_place_of_head(self, model: Any) -> Any:
+        """A twin of the model whose head it is."""
+
+        def replace(module: Any) -> Any:
+            return (
+                mixed_in(_Shortened, module, _short=self) if module is self._frequent.head else None
+            )
+
+        return twin_of(model, replace)
 
 
 def rows_of(head: Any, ids: Array) -> Any:
@@ -118,6 +128,12 @@ def rows_of(head: Any, ids: Array) -> Any:
     return part
 
 
+def among_all(logits: Array, ids: Array, size: int) -> Array:
+    """f[..., n] of the ids i[..., n] -> f[..., size], -inf for all other ids."""
+    everything = mx.full((*logits.shape[:-1], size), -mx.inf, logits.dtype)
+    return mx.put_along_axis(everything, mx.broadcast_to(ids, logits.shape), logits, axis=-1)
+
+
 class _Shortened:
     """Mixed into the class of a head, or of the embedding that is one."""
 
@@ -125,10 +141,10 @@ class _Shortened:
 
     def __call__(self, x: Array) -> Array:
         """As the module's own; an embedding is called with ids, too."""
-        if self._short.suits and mx.issubdtype(x.dtype, mx.floating):
-            return self._short.logits(x)
+        if mx.issubdtype(x.dtype, mx.floating):
+            return self._short(x)
         return super().__call__(x)  # type: ignore[misc]
 
     def as_linear(self, x: Array) -> Array:
         """As an embedding's."""
-        return self._short.logits(x) if self._short.suits else super().as_linear(x)  # type: ignore[misc]
+        return self._short(x)

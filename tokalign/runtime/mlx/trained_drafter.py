@@ -5,14 +5,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
 import mlx.nn as nn
+import numpy as np
+from numpy.typing import NDArray
 
 from tokalign.runtime.mlx.hidden_states import as_head, head_of
+from tokalign.runtime.mlx.short_head import ShortHead, frequent_rows
 from tokalign.runtime.mlx.taps import KeptRows, state_rows
 from tokalign.runtime.mlx.weights import embedding_of, weight_bytes
 from tokalign.runtime.rounds import Array
@@ -90,6 +94,19 @@ class TrainedDrafter(nn.Module, ABC):  # type: ignore[misc]
     def layers_after(self, watched: Array) -> list[Any]:
         """A cache of its own that has read what `watch` keeps of an id, lazy, if it has one."""
         return []
+
+    def short_session(
+        self, target: TargetModelSession, ids: NDArray[np.uint32] | None
+    ) -> BeamSession | DFlashSession:
+        """The same with the target's head shortened to these ids, as far as it has no other."""
+        rows = None if self.has_head or ids is None else frequent_rows(target.model, ids)
+        if rows is None:
+            return self.session(target)
+        twin, head = copy(self), ShortHead(rows)
+        twin._ends = replace(self._ends, unembed=head)
+        session = twin.session(target)
+        session.head = head
+        return session
 
     @property
     def dtype(self) -> Any:
