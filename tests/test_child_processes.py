@@ -94,7 +94,7 @@ def test_those_that_libraries_start_for_a_command_do_not_either(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def main(**_: object) -> None:
-        subprocess.run([sys.executable, "-c", "import msgspec"], check=True)
+        subprocess.run([sys.executable, "-c", "import msgpack"], check=True)
 
     monkeypatch.setattr("tokalign.cli.group.main", main)
     assert run("decode").code == 0

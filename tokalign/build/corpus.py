@@ -10,8 +10,8 @@ from random import Random
 from types import MappingProxyType
 from typing import Any, cast
 
+import msgpack  # type: ignore[import-untyped]
 import numpy as np
-from msgspec import msgpack
 from numpy.typing import NDArray
 
 from tokalign.build.sources import CorpusFile
@@ -110,7 +110,7 @@ class Corpus:
     def require_room(self, most_bytes: int) -> None:
         """Raises: CorpusError, before hours of reading, if a stamp of all files is too large."""
         least = [TextFile(source).stamp() for source in self._sources]
-        size = len(msgpack.encode(least))
+        size = len(msgpack.packb(least))
         if size > most_bytes:
             raise CorpusError(
                 f"a table names each file that it was counted from, and {len(least):,} files take "

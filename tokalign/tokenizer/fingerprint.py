@@ -6,7 +6,7 @@ import json
 from hashlib import sha256
 from typing import Any
 
-from msgspec import msgpack
+import msgpack  # type: ignore[import-untyped]
 
 from tokalign.tokenizer.bpe.identity import are_implied
 from tokalign.tokenizer.spec import Level, TokenizerSpec
@@ -42,7 +42,7 @@ def fingerprint_of(spec: TokenizerSpec) -> str:
         added = document.get("added_tokens") or ()
         parts["added_tokens"] = [token for token in added if not token.get("special")]
         facts.append(json.dumps(parts, sort_keys=True))
-    return sha256(msgpack.encode(facts)).hexdigest()
+    return sha256(msgpack.packb(facts)).hexdigest()
 
 
 def _spells_every_byte(spec: TokenizerSpec) -> bool:

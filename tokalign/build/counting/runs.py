@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
+import msgpack  # type: ignore[import-untyped]
 import numpy as np
-from msgspec import msgpack
 from numpy.typing import NDArray
 
 from tokalign.build.counting.windows import (
@@ -228,4 +228,4 @@ def require_workspace(folder: Path, mark: str) -> None:
 
 def digest(*facts: object) -> str:
     """A name for a file that is made from these facts (texts, numbers, bytes, lists of them)."""
-    return sha256(msgpack.encode(facts)).hexdigest()[:32]
+    return sha256(msgpack.packb(facts)).hexdigest()[:32]

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import NamedTuple
 from zlib import crc32
 
+import msgpack  # type: ignore[import-untyped]
 import numpy as np
-from msgspec import msgpack
 from numpy.typing import NDArray
 
 from tokalign.build.counting.runs import digest, is_whole, read_run, write_run
@@ -58,12 +58,12 @@ def write_words(path: Path, texts: Sequence[str], weight: int) -> None:
     text = [numbers.setdefault(word, len(numbers)) for word in _cut(texts)]
     words = [word.replace(_BEGIN, "\n") for word in numbers]
     begins = [word.startswith(_BEGIN) for word in numbers]
-    data = msgpack.encode((words, begins, np.array(text, dtype=np.uint32).tobytes(), weight))
+    data = msgpack.packb((words, begins, np.array(text, dtype=np.uint32).tobytes(), weight))
     write_run(path, [np.frombuffer(data, dtype=np.uint8)])
 
 
 def _read(path: Path) -> _Shard:
-    words, begins, numbers, weight = msgpack.decode(read_run(path))
+    words, begins, numbers, weight = msgpack.unpackb(read_run(path))
     return _Shard(words, begins, np.frombuffer(numbers, dtype=np.uint32), weight)
 
 
