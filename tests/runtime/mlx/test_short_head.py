@@ -100,6 +100,15 @@ def test_a_head_of_which_most_is_frequent_is_kept() -> None:
     assert np.array_equal(session.logits(TEXT), DraftModelSession(model).logits(TEXT))
 
 
+def test_a_dictionary_without_entries_shortens_no_head() -> None:
+    """mlx ends the process where a quantized head has no rows."""
+    model = zoo.make_model("llama")
+    nn.quantize(model, group_size=32, bits=8)
+    session = DraftModelSession(model)
+    session.shorten_head(Dictionaries({"pl": table_of({}, 64)}).known_ids)
+    assert np.array_equal(session.logits(TEXT), DraftModelSession(model).logits(TEXT))
+
+
 def test_sessions_share_the_rows_and_not_the_text() -> None:
     model = zoo.zoo_model("llama")
     [first, _], [second, _] = sessions(model), sessions(model)
