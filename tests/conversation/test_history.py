@@ -379,6 +379,27 @@ def test_a_template_of_single_calls_gets_several_one_by_one_with_their_results()
     ]
 
 
+def test_each_call_finds_its_result_at_once_in_whatever_order() -> None:
+    compared = []
+
+    class Name(str):
+        __slots__ = ()
+        __hash__ = str.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            compared.append(other)
+            return str.__eq__(self, other)  # type: ignore[arg-type]
+
+    names = [*map(Name, range(300))]
+    calls = [{"id": name, "function": {"name": "f", "arguments": "{}"}} for name in names]
+    results = [{"role": "tool", "tool_call_id": name, "content": f"<{name}>"} for name in names]
+    turn = {"role": "assistant", "content": "", "tool_calls": calls}
+    history = template_messages([ASK, turn, *reversed(results), ASK])
+    text = rendered(Template(single), history, {})  # type: ignore[arg-type]
+    assert "|".join(f"f{{}}|<{name}>" for name in names) in text
+    assert len(compared) < 10 * len(names)
+
+
 @pytest.mark.parametrize("history", [[GREETING, ASK], [SYSTEM, GREETING, ASK], [SYSTEM, MORE]])
 def test_where_a_template_wants_a_user_first_one_begins(history: list[dict[str, Any]]) -> None:
     """As Gemma 3, which has no system's turn."""

@@ -209,17 +209,18 @@ def _one_by_one(messages: Sequence[Message]) -> list[Message]:
         if len(calls) < 2:
             turns.append(message)
             continue
-        results: list[Message] = []
+        results: dict[int, Message] = {}
+        own: dict[str, deque[int]] = {}  # their places, by their calls
         while remaining and remaining[0]["role"] == "tool":
-            results.append(remaining.popleft())
+            result = remaining.popleft()
+            own.setdefault(str(result.get("tool_call_id")), deque()).append(len(results))
+            results[len(results)] = result
         for call in calls:
             turns.append({**message, "tool_calls": [call]})
             message = {"role": message["role"], "content": ""}
-            own = (one for one in results if one.get("tool_call_id") == call.get("id"))
-            if (result := next(own, None)) is not None:
-                results.remove(result)
-                turns.append(result)
-        turns += results
+            if places := own.get(str(call.get("id"))):
+                turns.append(results.pop(places.popleft()))
+        turns += results.values()
     return turns
 
 
