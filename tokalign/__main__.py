@@ -24,7 +24,6 @@ def program() -> None:
             os._exit(status)
 
     def terminate(*_: object) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         sys.exit(143)  # as Ctrl-C: nothing half-written is left
 
     try:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import signal
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -208,8 +210,15 @@ def test_a_long_forced_text_is_encoded_as_its_beginning_is(
     assert tokenizer.encoder.encode(text.encode())[:90] == ids[len(PROMPT) :][:90]
 
 
+@pytest.mark.parametrize(
+    ("number", "ended"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)]
+)
 def test_an_interrupt_while_the_grammar_asks_for_an_encoding_comes_after_it(
-    tokenizer: Tokenizer[Any], stops: frozenset[Any], monkeypatch: pytest.MonkeyPatch
+    tokenizer: Tokenizer[Any],
+    stops: frozenset[Any],
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+    ended: Any,
 ) -> None:
     """It is no failure of the grammar, which would be told to be too complex."""
     constraint = constrain(Grammar.choice(["wczoraj rano"]), tokenizer, PROMPT, stops)
@@ -218,14 +227,18 @@ def test_an_interrupt_while_the_grammar_asks_for_an_encoding_comes_after_it(
     def interrupted(self: Any, data: bytes) -> list[Any]:
         asked.append(data)
         if len(asked) == 1:
-            raise KeyboardInterrupt
+            signal.raise_signal(number)
         return encode(self, data)
 
     monkeypatch.setattr(matcher._Tokens, "_encode", interrupted)
-    with pytest.raises(KeyboardInterrupt):  # noqa: PT012  # whenever it comes
-        state = constraint.after(PROMPT)
-        assert state is not None
-        assert state.forced
-        assert state.allowed is not None
-        time.sleep(30)
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as the program
+    try:
+        with pytest.raises(ended):  # noqa: PT012  # whenever it comes
+            state = constraint.after(PROMPT)
+            assert state is not None
+            assert state.forced
+            assert state.allowed is not None
+            time.sleep(30)
+    finally:
+        signal.signal(signal.SIGTERM, before)
     assert len(asked) > 1

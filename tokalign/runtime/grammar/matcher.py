@@ -7,6 +7,7 @@ the tokenizer is not, so make it (`engine_of`) before others wait for ids.
 from __future__ import annotations
 
 import json
+import signal
 import threading
 from _thread import interrupt_main
 from collections.abc import Callable
@@ -30,7 +31,7 @@ _FORCED_TOKENS = 8
 """Tokens of a forced text that are encoded, which is enough to know the next one."""
 
 _AFTERWARDS = 0.1
-"""Seconds until Ctrl-C is repeated that came while llguidance asked for an encoding."""
+"""Seconds until Ctrl-C or SIGTERM is repeated that came while llguidance asked for an encoding."""
 
 _ENGINE, _THREADS = threading.Lock(), threading.Lock()
 
@@ -128,8 +129,9 @@ class _Tokens:
         """The canonical encoding, without a dummy prefix; of a long text, that of its beginning."""
         try:
             return self._beginning(text)
-        except KeyboardInterrupt:  # llguidance would fail, and then say that the grammar did
-            threading.Timer(_AFTERWARDS, interrupt_main).start()
+        except (KeyboardInterrupt, SystemExit) as end:  # llguidance would say its grammar failed
+            number = signal.SIGINT if isinstance(end, KeyboardInterrupt) else signal.SIGTERM
+            threading.Timer(_AFTERWARDS, interrupt_main, [number]).start()
             return self._beginning(text)
 
     def _beginning(self, text: bytes | str) -> list[TargetId]:
