@@ -127,3 +127,21 @@ def test_drafts_count_in_plain_passes_until_they_are_timed() -> None:
     assert known.times(2, 0.020)[1] == pytest.approx(0.2 * 0.020)
     drafts.observe(1, 0.003)
     assert known.times(2, 0.020)[1] == pytest.approx(0.006)
+
+
+def test_another_thread_may_doubt_times_while_they_are_read() -> None:
+    class Shared(PassTimes):
+        is_read = False
+
+        def _ratio(self, count: int) -> float:
+            if self.is_read:
+                self.is_read = False
+                self.doubt()
+            return super()._ratio(count)
+
+    times = Shared([1.0, 1.5, 2.0], weight=0)
+    times.observe(1, 1.0)
+    times.observe(3, 9.0)
+    times.count_round()
+    times.is_read = True
+    assert times(1) == 1.0

@@ -165,7 +165,7 @@ class PassTimes:
         ratios, usual = self._ratios.copy(), self._ratio(1)
         for count, ratio in [*ratios.items()]:
             if ratio > usual and (age := self._rounds - self._seen[count]):
-                left = _FADING ** (age / self._weights[count])
+                left = _FADING ** (age / self._weights.get(count, 1))  # another thread may doubt it
                 ratios[count] = usual + (ratio - usual) * left
         return ratios
 

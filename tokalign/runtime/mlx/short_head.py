@@ -58,10 +58,11 @@ def frequent_rows(model: Any, ids: NDArray[np.uint32]) -> FrequentRows | None:
     if type(head) not in _ROWS_OF_IDS or not 0 < 2 * len(ids) <= head.weight.shape[0]:
         return None
     made, key = _rows_of_model(model), ids.tobytes()
-    if key not in made:
+    if (rows := made.get(key)) is None:  # looked up once, as another thread may ask for others
+        rows = FrequentRows(head, ids[ids < head.weight.shape[0]])
         made.clear()
-        made[key] = FrequentRows(head, ids[ids < head.weight.shape[0]])
-    return made[key]
+        made[key] = rows
+    return rows
 
 
 @once_per_model
