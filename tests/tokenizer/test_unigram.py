@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from small_families import family_document
-from tokenizer_files import BYTES, byte_level, byte_level_document, library_tokenizer
+from tokenizer_files import BYTES, added, byte_level, byte_level_document, library_tokenizer
 
 from tokalign.tokenizer.bpe.encoder import IncrementalEncoder
 from tokalign.tokenizer.self_check import read_tokenizer
@@ -77,6 +77,25 @@ def test_a_piece_grows_as_the_library_encodes_it(file: Path) -> None:
             if draw.random() < 0.1:
                 assert growing.ids == tokenizer.encoder.encode(data[:at])
         assert growing.ids == library.encode(text, add_special_tokens=False).ids
+
+
+@pytest.mark.parametrize("kind", ["whole", "bytes"])
+def test_a_long_added_token_is_one_where_a_text_grows(kind: str, tmp_path: Path) -> None:
+    made = json.loads(json.dumps(document(kind)))
+    if kind != "bytes":
+        made["pre_tokenizer"]["prepend_scheme"] = "never"
+    listed = {piece for piece, _ in made["model"]["vocab"]}
+    index = len(listed | {token["content"] for token in made["added_tokens"]})
+    made["added_tokens"].append({**added(index, "-" * 70), "special": False})
+    (tmp_path / "tokenizer.json").write_text(json.dumps(made))
+    tokenizer: Tokenizer[Any] = read_tokenizer(tmp_path / "tokenizer.json")
+    assert tokenizer.level is Level.BY_TEXT
+    growing, text = IncrementalEncoder(tokenizer.encoder), f"jaźń {'-' * 70}aa"
+    for byte in tokenizer.text_bytes(text):
+        growing.push(bytes([byte]))
+    library = library_tokenizer(tmp_path / "tokenizer.json")
+    assert growing.ids == library.encode(text, add_special_tokens=False).ids
+    assert index in growing.ids
 
 
 def test_what_is_no_text_grows_as_well(file: Path) -> None:

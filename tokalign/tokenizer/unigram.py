@@ -53,7 +53,8 @@ class UnigramEncoder(LibraryEncoder[Id]):
             text = ""
         if not self._by_characters:
             cut, [text] = len(piece), write_byte_level([piece])
-        if not (text and self._is_total) or len(self._cut(text)) > 1:
+        is_whole = piece in self.added or not (text and self._is_total)
+        if is_whole or len(self._cut(text)) > 1:
             return self._encode_piece(piece)
         path: _Path[Id] = known if isinstance(known, _Path) else _Path()
         self._find_starts(path, text)
