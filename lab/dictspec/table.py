@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import marisa_trie
 import numpy as np
+from numpy.typing import NDArray
 
 from tokalign.tables.dictionary import MAX_CONTEXT, SOURCE, Ids
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
@@ -77,6 +78,11 @@ class DictSpecTable:
             start = 1 + key[0] * self._type.itemsize
             probability = float(self._probabilities[self._trie.key_id(key)])
             yield self._unpack(key[1:start]), self._unpack(key[start:]), probability
+
+    @property
+    def known_ids(self) -> NDArray[np.uint32]:
+        """See `Dictionary`."""
+        return np.array(sorted({i for _, rest, _ in self.entries() for i in rest}), np.uint32)
 
     def longest_match(self, suffix: Sequence[TargetId]) -> Continuation | None:
         """The continuation of the longest stored suffix of `suffix`; None if none is stored."""

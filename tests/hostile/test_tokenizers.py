@@ -356,7 +356,7 @@ def sentencepiece_files() -> Iterator[Hostile]:
     del no_bytes.pieces[3 : 3 + 256]
     no_bytes.trainer_spec.byte_fallback = False
     for case, content, reason in (
-        ("cut in two", whole[: len(whole) // 2 + 1], "user's words|otherwise"),  # the end is gone
+        ("cut in two", whole[: len(whole) // 2 + 1], "not BPE"),  # its kind, at the end, is gone
         ("random bytes", Random(4).randbytes(4096), "download it again"),
         ("text", b"to nie jest model\n" * 9, "download it again"),
         ("without pieces", b"\x12\x00", "holds no SentencePiece"),
