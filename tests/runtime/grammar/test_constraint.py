@@ -231,7 +231,9 @@ def test_an_interrupt_while_the_grammar_asks_for_an_encoding_comes_after_it(
         return encode(self, data)
 
     monkeypatch.setattr(matcher._Tokens, "_encode", interrupted)
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as the program
+    # As the program has them; one that a shell starts in the background ignores SIGINT.
+    handlers = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: lambda *_: sys.exit(143)}
+    before = {one: signal.signal(one, handler) for one, handler in handlers.items()}
     try:
         with pytest.raises(ended):  # noqa: PT012  # whenever it comes
             state = constraint.after(PROMPT)
@@ -240,5 +242,6 @@ def test_an_interrupt_while_the_grammar_asks_for_an_encoding_comes_after_it(
             assert state.allowed is not None
             time.sleep(30)
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for one, handler in before.items():
+            signal.signal(one, handler)
     assert len(asked) > 1

@@ -113,10 +113,10 @@ class ShortHead:
     def in_place_of_head(self, model: Any) -> Any:
         """A twin of the model whose head it is."""
 
+        whole = self._frequent.head
+
         def replace(module: Any) -> Any:
-            return (
-                mixed_in(_Shortened, module, _short=self) if module is self._frequent.head else None
-            )
+            return mixed_in(_Shortened, module, _short=self) if module is whole else None
 
         return twin_of(model, replace)
 
