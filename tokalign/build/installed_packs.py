@@ -32,7 +32,7 @@ from tokalign.errors import TokalignError, shown_path
 from tokalign.storage import make_folder, require_writable
 from tokalign.tables.bundle import Bundle, read_bundle
 from tokalign.tables.dictionary import CHAT, CODE, Dictionaries
-from tokalign.tables.finding import Note, find_tables, no_note, table_folder
+from tokalign.tables.finding import Note, find_packs, find_tables, no_note, table_folder
 from tokalign.tables.pack import word_probabilities
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
@@ -64,9 +64,7 @@ class InstalledPacks:
         note: Note = no_note,
     ) -> None:
         self._target, self._opened, self._waits, self._note = target, opened, waits, note
-        self._packs = dict[str, Path]()
-        for path, header in find_tables("pack", model_folder=model_folder, note=note):
-            self._packs.setdefault(header.language, path)
+        self._packs = find_packs(model_folder=model_folder, note=note)
         known = find_tables("dictionary", target=target.fingerprint, model_folder=model_folder)
         self._to_compile = self._packs.copy()
         for _, header in known if self._to_compile else ():

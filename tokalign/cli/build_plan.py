@@ -33,7 +33,7 @@ from tokalign.names.registry import Resolved, resolve_tokenizer
 from tokalign.storage import POLISH, sample_text
 from tokalign.tables.bundle import Bundle, read_bundle, read_header
 from tokalign.tables.dictionary import LANGUAGE
-from tokalign.tables.finding import find_tables, table_folder
+from tokalign.tables.finding import find_packs, table_folder
 from tokalign.tables.logit_rows import KEPT
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 from tokalign.train.options import Writing
@@ -95,9 +95,7 @@ class BuildPlan:
                 draft, trust_remote_code=self.trust_remote_code
             )
             note(theirs.description)
-            packs = dict[str, Path]()
-            for path, header in find_tables("pack", note=note):
-                packs.setdefault(header.language, path)
+            packs = find_packs(note=note)
             builders[self._folder / f"{theirs.slug}.alignment.tok"] = lambda _, stage: (
                 build_alignment(theirs.tokenizer, target, packs=packs, stage=stage)
             )

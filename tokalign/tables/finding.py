@@ -85,6 +85,14 @@ def find_tables(
             yield path, header
 
 
+def find_packs(*, model_folder: Path | None = None, note: Note = no_note) -> dict[str, Path]:
+    """The pack of each language, the first that is found. As `find_tables`."""
+    packs = dict[str, Path]()
+    for path, header in find_tables("pack", model_folder=model_folder, note=note):
+        packs.setdefault(header.language, path)
+    return packs
+
+
 @lru_cache(maxsize=512)
 def _header(path: Path, _state: FileState | None) -> Header:
     """The header of a file in this state."""
