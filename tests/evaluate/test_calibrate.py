@@ -6,6 +6,8 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
+import mlx.core as mx
+import numpy as np
 import pytest
 from random_drafters import random_drafter
 from random_models import random_model
@@ -23,6 +25,7 @@ from tokalign.evaluate.timed_passes import Pass, TimedPasses
 from tokalign.runtime.cost import CostCurve
 from tokalign.runtime.mlx.machine import machine_of
 from tokalign.runtime.translation.growth import WIDTH
+from tokalign.tokenizer.vocabulary import DraftId
 
 
 class Clocked:
@@ -160,6 +163,19 @@ def test_a_grown_tree_reads_as_many_texts_at_once_as_in_decoding(
     monkeypatch.setattr(session, "branch", branch)
     assert passes.passes([1])["tree"]() > 0
     assert sizes == [WIDTH]
+
+
+@pytest.mark.parametrize("count", [0, 20])
+def test_a_draft_pass_is_timed_over_frequent_ids(count: int) -> None:
+    """A dictionary without entries knows none; then the whole head is timed."""
+    frequent = np.arange(count, dtype=np.uint32) * 3
+    models = random_model(5, vocabulary=64), random_model(6, vocabulary=64)
+    passes = TimedPasses(*models, 16, frequent)
+    assert passes.passes([1])["draft"]() > 0
+    session = passes._draft
+    assert session is not None
+    ids = session.held or [DraftId(0)]
+    assert bool(count) == bool(mx.isinf(session.logits(ids)).any())
 
 
 def test_a_drafter_goes_on_from_the_pass_before() -> None:

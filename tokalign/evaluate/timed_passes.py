@@ -66,10 +66,11 @@ class TimedPasses:
         size = max(2, vocabulary_size(target))
         draft_size = 2 if model is None else max(2, vocabulary_size(model))
         self._ids = [TargetId(i * 7919 % size) for i in range(length + MOST_ROWS)]
-        self._draft_ids = [DraftId(i % draft_size) for i in self._ids]
-        if self._draft is not None and frequent is not None:
+        choices: Sequence[int] = range(draft_size)
+        if self._draft is not None and frequent is not None and len(frequent):
             self._draft.shorten_head(frequent)
-            self._draft_ids = [DraftId(int(frequent[i % len(frequent)])) for i in self._ids]
+            choices = frequent.tolist()  # with others, the whole head would be used
+        self._draft_ids = [DraftId(choices[i % len(choices)]) for i in self._ids]
 
     def read_context(self, limit: float) -> None:
         """Have the models read the context, or as much as `limit` seconds allow."""

@@ -112,7 +112,6 @@ class ShortHead:
 
     def in_place_of_head(self, model: Any) -> Any:
         """A twin of the model whose head it is."""
-
         whole = self._frequent.head
 
         def replace(module: Any) -> Any:
