@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from compared_names import compared_names
 
 from tokalign.conversation.history import template_messages
 from tokalign.conversation.rendering import merged, rendered
@@ -380,17 +381,7 @@ def test_a_template_of_single_calls_gets_several_one_by_one_with_their_results()
 
 
 def test_each_call_finds_its_result_at_once_in_whatever_order() -> None:
-    compared = []
-
-    class Name(str):
-        __slots__ = ()
-        __hash__ = str.__hash__
-
-        def __eq__(self, other: object) -> bool:
-            compared.append(other)
-            return str.__eq__(self, other)  # type: ignore[arg-type]
-
-    names = [*map(Name, range(300))]
+    names, compared = compared_names(range(300))
     calls = [{"id": name, "function": {"name": "f", "arguments": "{}"}} for name in names]
     results = [{"role": "tool", "tool_call_id": name, "content": f"<{name}>"} for name in names]
     turn = {"role": "assistant", "content": "", "tool_calls": calls}

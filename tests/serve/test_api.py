@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from compared_names import compared_names
 from places import DEMO
 from served import (
     LOOP,
@@ -352,17 +353,8 @@ def test_of_allowed_tools_the_others_are_not_told() -> None:
 
 
 def test_each_tool_is_looked_for_once_among_those_that_are_allowed() -> None:
-    compared = []
-
-    class Name(str):
-        __slots__ = ()
-        __hash__ = str.__hash__
-
-        def __eq__(self, other: object) -> bool:
-            compared.append(other)
-            return str.__eq__(self, other)  # type: ignore[arg-type]
-
-    tools = [(str(i), {"function": {"name": Name(i)}}) for i in range(500)]
+    names, compared = compared_names(range(500))
+    tools = [(str(name), {"function": {"name": name}}) for name in names]
     choice = {"type": "allowed_tools", "mode": "auto", "tools": [tool for _, tool in tools[1:]]}
     assert allowed_tools(tools, choice) == (tools[1:], "auto")
     assert len(compared) < 3 * len(tools)
