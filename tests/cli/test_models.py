@@ -274,6 +274,7 @@ def test_a_login_item_serves_with_the_same_words_and_goes_again(
         unit.optionxform = str  # type: ignore[assignment,method-assign]
         unit.read(path)
         started = shlex.split(unit["Service"]["ExecStart"])
+        assert unit["Service"]["SuccessExitStatus"] == "143"  # SIGTERM while the model is loaded
     assert started == [sys.executable, "-m", "tokalign", "serve", *words]
     assert uninstall() == path
     assert not path.exists()

@@ -311,6 +311,7 @@ def test_what_is_not_served_is_not_found(server: Server) -> None:
     for path in ("/v1", "/v1/chat/completions/x"):
         expect(server, 404, path, path=path, body={"messages": MESSAGES})
         assert request(server, "GET", path).status == 404
+    assert len(request(server, "GET", "/v1/" + "x" * 20_000).text) < 1000
     expect(server, 501, "embeddings", path="/v1/embeddings", body={"input": "Wisła"})
 
 

@@ -13,6 +13,7 @@ from small_families import BYTE_LEVEL, PIPELINES, isolated
 from tokenizers import pre_tokenizers
 
 from tokalign.errors import VocabularyError
+from tokalign.tokenizer.backend import giving_up
 from tokalign.tokenizer.bpe.pretokenizer import GPT2_PATTERN
 from tokalign.tokenizer.library import LibrarySplitter
 from tokalign.tokenizer.spec import byte_level
@@ -102,3 +103,8 @@ def test_a_text_that_makes_the_library_panic_is_an_error() -> None:
     pre_tokenizers.ByteLevel()  # the library is loaded before the clock starts
     with pytest.raises(VocabularyError, match="gives up"):
         LibrarySplitter(byte_level(r"(?:\s+\s+)+x|.")).split(b" " * 60 + b"y")
+
+
+def test_another_model_is_not_recommended_where_memory_is_at_an_end() -> None:
+    with pytest.raises(MemoryError), giving_up():
+        raise MemoryError

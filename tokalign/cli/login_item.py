@@ -23,6 +23,7 @@ Description=tokalign serve
 [Service]
 ExecStart={command}
 Restart=on-failure
+SuccessExitStatus=143
 
 [Install]
 WantedBy=default.target

@@ -25,6 +25,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from tokalign.errors import shown
 from tokalign.serve.admission import Refusal, authorized_key, refusal_of, require_allowed
 from tokalign.serve.answer import Rendering, Usage
 from tokalign.serve.body import Common, read
@@ -287,9 +288,10 @@ def _field_in(text: str, form: type[Common]) -> str | None:
 async def _refused(request: HttpRequest, error: Exception) -> Response:
     """A refusal of ours, or of the router: a path, or a method."""
     if isinstance(error, HTTPException):
-        text, code = f"there is nothing at {request.url.path}", "not_found"
+        path, code = shown(request.url.path), "not_found"
+        text = f"there is nothing at {path}"
         if error.status_code == 405:
-            text, code = f"{request.url.path} does not take {request.method}", "method_not_allowed"
+            text, code = f"{path} does not take {request.method}", "method_not_allowed"
         error = Refusal(error.status_code, text, code=code, headers=error.headers)
     assert isinstance(error, Refusal)
     return _error(request.url.path, error)

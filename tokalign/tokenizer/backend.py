@@ -26,8 +26,9 @@ def giving_up() -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-            raise
+        panicked = type(error).__name__ == "PanicException"
+        if isinstance(error, MemoryError) or not (panicked or isinstance(error, Exception)):
+            raise  # another model would not help
         raise VocabularyError(
             f"the model's tokenizer gives up on a text ({in_one_line(error)}); choose another model"
         ) from error
