@@ -197,6 +197,13 @@ def in_one_line(error: BaseException) -> str:
     return shorten(text, 300, placeholder=" …")
 
 
+def is_complaint(error: BaseException) -> bool:
+    """Whether a library says by it that it cannot do with what it was given: an exception, or a
+    panic in Rust. Neither the end of the program nor of memory is the input's fault."""
+    is_panic = type(error).__name__ == "PanicException"
+    return is_panic or (isinstance(error, Exception) and not isinstance(error, MemoryError))
+
+
 def require(fits: bool, message: str, value: object = None) -> None:
     """Raises: UsageError with the message, in which {} stands for the value, unless that fits."""
     if not fits:

@@ -283,6 +283,10 @@ def added_tokens() -> Iterator[Hostile]:
     yield of_bytes("added id of a token", "says otherwise", added_tokens=[added(256, "</s>")])
     yield of_bytes("added token of another id", "says otherwise", added_tokens=[added(261, "kot")])
     yield of_bytes("added token without spelling", "spelling", added_tokens=[added(261, "")])
+    for special in (True, False):
+        entry = added(261, "ab" * 30_000, special=special)
+        name = f"added {'special ' * special}token of 60,000 bytes"
+        yield of_bytes(name, "at most 1,024", added_tokens=[entry])
     entry = {"id": 261, "special": True}
     yield of_bytes("added token without content", "no 'content'", added_tokens=[entry])
     yield of_bytes("added tokens that are a number", "download it again", added_tokens=5)

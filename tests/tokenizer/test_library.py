@@ -13,9 +13,8 @@ from small_families import BYTE_LEVEL, PIPELINES, isolated
 from tokenizers import pre_tokenizers
 
 from tokalign.errors import VocabularyError
-from tokalign.tokenizer.backend import giving_up
 from tokalign.tokenizer.bpe.pretokenizer import GPT2_PATTERN
-from tokalign.tokenizer.library import LibrarySplitter
+from tokalign.tokenizer.library import LibrarySplitter, giving_up
 from tokalign.tokenizer.spec import byte_level
 
 SEVERAL = st.text(st.sampled_from("aA'rRvelsx12 !/\n\u2003中カ\u0301ż.-²"), max_size=12)

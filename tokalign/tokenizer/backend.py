@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tokalign.errors import VocabularyError, in_one_line
 from tokalign.tokenizer.bpe.pretokenizer import Splitter
 from tokalign.tokenizer.library import LibrarySplitter
 from tokalign.tokenizer.spec import TokenizerSpec
@@ -17,21 +14,6 @@ from tokalign.tokenizer.spelling import SPACE_MARK, write_byte_level, write_piec
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Library
-
-
-@contextmanager
-def giving_up() -> Iterator[None]:
-    """Turn what a tokenizer raises about a text, a panic in Rust included, into a
-    VocabularyError."""
-    try:
-        yield
-    except BaseException as error:
-        panicked = type(error).__name__ == "PanicException"
-        if isinstance(error, MemoryError) or not (panicked or isinstance(error, Exception)):
-            raise  # another model would not help
-        raise VocabularyError(
-            f"the model's tokenizer gives up on a text ({in_one_line(error)}); choose another model"
-        ) from error
 
 
 def load_library(document: bytes) -> Library:

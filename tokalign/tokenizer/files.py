@@ -17,9 +17,9 @@ from io import UnsupportedOperation
 from pathlib import Path
 from typing import Any
 
-from tokalign.errors import MissingAssetError, TokalignError, VocabularyError
+from tokalign.errors import MissingAssetError, TokalignError, VocabularyError, is_complaint
 from tokalign.storage import open_regular, parse_json
-from tokalign.tokenizer.limits import MAX_FILE_BYTES, checked_id, shortened
+from tokalign.tokenizer.limits import MAX_FILE_BYTES, check_lengths, checked_id, shortened
 from tokalign.tokenizer.ranks import holds_ranks, is_tekken, read_ranks, read_tekken
 from tokalign.tokenizer.reference import Reference, reference_of_file
 from tokalign.tokenizer.roles import find_roles, is_control
@@ -147,6 +147,7 @@ def read_ids_only(file: TokenizerFile) -> TokenizerSpec:
         assert library is not None, "programs are no files"
         known, added = library.model.token_to_id, library.get_added_tokens_decoder()
         largest = max([*library.get_vocab().values(), *added])
+        check_lengths([token.content.encode() for token in added.values()])
         specials = {
             i: token.content
             for i, token in added.items()
@@ -179,7 +180,7 @@ def refusing(path: Path) -> Iterator[None]:
             f"{path} is nested deeper than any tokenizer file; download it again"
         ) from error
     except BaseException as error:
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+        if not is_complaint(error):
             raise
         reason = shortened(" ".join(str(error).split()) or type(error).__name__, 120)
         missing = "no " if isinstance(error, KeyError) else ""

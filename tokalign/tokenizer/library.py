@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from itertools import accumulate, takewhile
 from typing import TYPE_CHECKING, Any, cast
@@ -23,7 +24,7 @@ from unicodedata import ucd_3_2_0
 
 import regex
 
-from tokalign.errors import VocabularyError
+from tokalign.errors import VocabularyError, in_one_line, is_complaint
 from tokalign.tokenizer.bpe.encoder import PieceEncoder
 from tokalign.tokenizer.bpe.pretokenizer import (
     GPT2_PATTERN,
@@ -103,6 +104,20 @@ def as_read(text: str) -> str:
     return text if text.isascii() else text.translate(_as_the_library)
 
 
+@contextmanager
+def giving_up() -> Iterator[None]:
+    """Turn what a tokenizer raises about a text, a panic in Rust included, into a
+    VocabularyError."""
+    try:
+        yield
+    except BaseException as error:
+        if not is_complaint(error):
+            raise
+        raise VocabularyError(
+            f"the model's tokenizer gives up on a text ({in_one_line(error)}); choose another model"
+        ) from error
+
+
 class LibrarySplitter(Splitter):
     """Steps of a tokenizer.json's pre-tokenizer, without the space that one may put in front."""
 
@@ -143,15 +158,8 @@ class LibrarySplitter(Splitter):
         spelled = as_text(text)
         read = spelled if text.isascii() else spelled.translate(_STRAY)
         cut = self.pre_tokenizer.pre_tokenize_str
-        try:
+        with giving_up():
             found: Sequence[tuple[str, tuple[int, int]]] = cut(read)
-        except BaseException as error:  # a panic in Rust
-            if type(error).__name__ != "PanicException" and not isinstance(error, Exception):
-                raise
-            raise VocabularyError(
-                f"pre-tokenizes so that the tokenizers library gives up on a text ({error}); "
-                "choose another model"
-            ) from error
         if self._in_bytes:
             ends = list(accumulate(len(piece) for piece, _ in found))
             whole = len(as_bytes(read))

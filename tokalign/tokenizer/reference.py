@@ -27,7 +27,8 @@ from tokalign.errors import (
     VocabularyError,
 )
 from tokalign.installation import install_line
-from tokalign.tokenizer.backend import giving_up, load_library
+from tokalign.tokenizer.backend import load_library
+from tokalign.tokenizer.library import giving_up
 from tokalign.tokenizer.limits import AGAIN, shortened
 
 if TYPE_CHECKING:

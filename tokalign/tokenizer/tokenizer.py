@@ -15,13 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, cast
 import numpy as np
 
 from tokalign.errors import IncompatibleError, VocabularyError
-from tokalign.tokenizer.backend import (
-    build_library,
-    giving_up,
-    load_library,
-    merged_last,
-    take_bytes,
-)
+from tokalign.tokenizer.backend import build_library, load_library, merged_last, take_bytes
 from tokalign.tokenizer.bpe.encoder import BytePairEncoding, PieceEncoder
 from tokalign.tokenizer.bpe.pretokenizer import (
     KNOWN_PATTERNS,
@@ -40,6 +34,7 @@ from tokalign.tokenizer.library import (
     LibrarySplitter,
     MetaspaceSplitter,
     as_read,
+    giving_up,
     library_of,
 )
 from tokalign.tokenizer.spec import Level, Markup, TokenizerSpec

@@ -9,6 +9,7 @@ VocabularyError, and is then used by its ids only.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from operator import add
 from typing import Any
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 
 from tokalign.errors import VocabularyError
 from tokalign.tokenizer.library import library_of
-from tokalign.tokenizer.limits import AGAIN, checked_id, checked_ids, flag, shortened
+from tokalign.tokenizer.limits import AGAIN, check_lengths, checked_id, checked_ids, flag, shortened
 from tokalign.tokenizer.roles import find_roles, is_control
 from tokalign.tokenizer.spec import NO_MERGES, Level, Markup, Step, TokenizerSpec
 from tokalign.tokenizer.spelling import SPACE_MARK, read_byte_level, read_pieces
@@ -123,6 +124,7 @@ def _read_added(document: Mapping[str, Any], vocab: Mapping[str, int]) -> dict[i
         spelling = entry["content"]
         if not isinstance(spelling, str) or not spelling:
             raise VocabularyError(f"has an added token without a spelling; {AGAIN}")
+        check_lengths([spelling.encode()])
         index = checked_id(entry["id"], f"the added token {shortened(spelling, 30)}")
         for option in ("special", "normalized", "lstrip", "rstrip", "single_word"):
             flag(entry, option, default=False)
@@ -196,10 +198,13 @@ def _is_found_anywhere(token: Mapping[str, Any], normalizers: Sequence[Step]) ->
 
 def _overlap(some: Iterable[str], others: Iterable[str]) -> bool:
     """Whether one of `some` and one of `others` can share characters of a text."""
-    for ones, whole in ((some, {*others}), (others, {*some})):
-        begun = {text[:end] for text in whole for end in range(1, len(text) + 1)}
-        for rest in (text[start:] for text in ones for start in range(len(text)) if whole):
-            if rest in begun or any(rest[:end] in whole for end in range(1, len(rest))):
+    for ones, whole in ((some, sorted(others)), (others, sorted(some))):
+        known, sizes, firsts = {*whole}, {*map(len, whole)}, {text[0] for text in whole}
+        for rest in (text[i:] for text in ones for i, c in enumerate(text) if c in firsts):
+            at = bisect_left(whole, rest)
+            if at < len(whole) and whole[at].startswith(rest):
+                return True
+            if any(rest[:size] in known for size in sizes):
                 return True
     return False
 
