@@ -28,17 +28,19 @@ from tokalign.tokenizer.vocabulary import DraftId, TargetId
 def test_probabilities_of_draft_ids_with_the_same_first_id_add_up(
     first: list[int], padding: int
 ) -> None:
-    onto = ToTargetIds(first_ids(first), len(first))
-    row = np.random.default_rng(len(first)).normal(0, 2, len(first) + padding)
+    ids = np.random.default_rng(padding).permutation(len(first) + padding)
+    onto = ToTargetIds(first_ids(first), ids)
+    row = np.random.default_rng(len(first)).normal(0, 2, len(ids))
     logits = mx.array(row[None], dtype=mx.float32)
     expected = np.zeros(max(first) + 1)
-    for draft, target in enumerate(first):
+    begins = [first[draft] if draft < len(first) else -1 for draft in ids]
+    for column, target in enumerate(begins):
         if target >= 0:
-            expected[target] += np.exp(row[draft])
+            expected[target] += np.exp(row[column])
     assert np.allclose(np.exp(np.array(onto.logits(logits)[0])), expected, rtol=1e-4)
     for target in set(first) - {-1}:
-        among = [token for token, begins in enumerate(first) if begins == target]
-        chosen = onto.draft_ids(logits, mx.array([target])).item()
+        among = [column for column, of in enumerate(begins) if of == target]
+        chosen = onto.most_probable(logits, mx.array([target])).item()
         assert chosen == max(among, key=row.__getitem__)
 
 
@@ -54,7 +56,7 @@ def test_draft_ids_share_what_is_expected_of_their_first_id(
     """The softmax of log q + T g over draft ids, where those with one first id share its noise."""
     first = [0, *first]
     options = Sampling(temperature=0.8, seed=3, top_k=2 if filtered else 0)
-    onto = ToTargetIds(first_ids(first), len(first))
+    onto = ToTargetIds(first_ids(first), np.arange(len(first)))
     row = np.random.default_rng(len(first)).normal(0, 2, len(first)).astype(np.float32)
     masked = mx.array(row[None]) + onto.mask
     found = np.exp(np.array(onto.expect(masked, options, [7])[0], dtype=np.float64))

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import accumulate
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import mlx.core as mx
 import numpy as np
@@ -52,7 +52,8 @@ class DraftModelSession(ModelSession[DraftId]):
     allows all of them.
     """
 
-    _projection: ToTargetIds | None = None  # of the tables asked for last
+    _projection: ToTargetIds | None = None  # of the tables and columns asked for last
+    _projected: Array | None = None
     _short: ShortHead | None = None
 
     def shorten_head(self, ids: NDArray[np.uint32]) -> None:
@@ -77,16 +78,16 @@ class DraftModelSession(ModelSession[DraftId]):
         """Take the most probable next id `steps` (at least 1) times, with one pass each."""
         if not self._can_draft(ids, steps):
             return GreedyDraft([])
-        mask = None if firsts is None else self._project(firsts).mask
-        row, drafted, masked_out = self.logits(ids), list[Array](), list[Array]()
+        row, drafted, masked_out = self._computed(self.logits(ids)), list[Array](), list[Array]()
+        mask = None if firsts is None else self._project(firsts, row).mask
         while True:
-            chosen = mx.argmax(row if mask is None else _masked(row, mask), axis=-1)
-            drafted.append(chosen)
+            chosen = mx.argmax(row if mask is None else row + mask, axis=-1)
+            drafted.append(self._ids(chosen))
             if mask is not None:
                 masked_out.append(mx.argmax(row, axis=-1) != chosen)
             if len(drafted) == steps:
                 break
-            row = self.feed(chosen)
+            row = self._computed(self.feed(drafted[-1]))
         found = cast("list[DraftId]", mx.concatenate([*drafted, *masked_out]).tolist())
         return GreedyDraft(found[:steps], sum(found[steps:]))
 
@@ -104,18 +105,19 @@ class DraftModelSession(ModelSession[DraftId]):
         ids that begin with it the most probable one is taken."""
         if not self._can_draft(ids, steps):
             return []
-        onto, row, drafted = self._project(firsts), self.logits(ids), list[Array]()
+        row, drafted = self._computed(self.logits(ids)), list[Array]()
+        onto = self._project(firsts, row)
 
         def advance(chosen: Array) -> tuple[Array, Array]:
             nonlocal row
-            drafted.append(onto.draft_ids(row, chosen))
-            row = self.feed(drafted[-1])
+            drafted.append(self._ids(onto.most_probable(row, chosen)))
+            row = self._computed(self.feed(drafted[-1]))
             return onto.logits(row), onto.counts[drafted[-1]]
 
         drawn = sampler.draw_chain(
             onto.logits(row), advance, steps, after=after, reach=_REACH * steps
         )
-        drafted.append(onto.draft_ids(row, drawn[-1:]))
+        drafted.append(self._ids(onto.most_probable(row, drawn[-1:])))
         return cast("list[DraftId]", mx.concatenate(drafted).tolist())
 
     def start_shortlists(self, ids: Sequence[DraftId], back: int) -> Shortlists:
@@ -123,7 +125,7 @@ class DraftModelSession(ModelSession[DraftId]):
         if not self._can_draft(ids, 1):
             return Shortlists(None, self.tokens([]))
         rows = self.logits(ids, last=back + 1).astype(mx.float32)
-        logprobs = rows - mx.logsumexp(rows, axis=-1, keepdims=True)
+        logprobs = rows - mx.logsumexp(self._computed(rows), axis=-1, keepdims=True)
         self.start(logprobs)
         return Shortlists(logprobs, self.tokens(list(ids[len(ids) - back :])))
 
@@ -147,14 +149,15 @@ class DraftModelSession(ModelSession[DraftId]):
         if not self._can_draft(ids, len(tree) + 1):
             lists = 1 + len(tree) if computed is None else len(tree) - computed
             return lambda: [Shortlist([], [], 0.0)] * lists
-        rows = self.tree(ids, tree, computed).astype(mx.float32)
-        onto = None if firsts is None else self._project(firsts)
-        rows = rows if onto is None else _masked(rows, onto.mask)
+        rows = self._computed(self.tree(ids, tree, computed))
+        onto = None if firsts is None else self._project(firsts, rows)
+        rows = rows if onto is None else rows + onto.mask
         logprobs = rows - mx.logsumexp(rows, axis=-1, keepdims=True)
         if sampler is not None:
             assert onto is not None, "noise is that of target ids"
             logprobs = onto.expect(logprobs, sampler, positions)
-        found, values = top_k(logprobs, count)
+        places, values = top_k(logprobs, count)
+        found = self._ids(places)
         self.start(found, values)
 
         def read() -> list[Shortlist]:
@@ -168,11 +171,32 @@ class DraftModelSession(ModelSession[DraftId]):
         prompt has only ids that stand for none."""
         return 0 < len(ids) <= min(self.context_length, self.rewindable) - steps
 
-    def _project(self, firsts: FirstIds) -> ToTargetIds:
-        """The tables on the device. A request asks for the same ones in every round."""
-        if self._projection is None or self._projection.firsts is not firsts:
-            self._projection = ToTargetIds(firsts, self.vocabulary_size)
-        return self._projection
+    @property
+    def _columns(self) -> Array | None:
+        """The ids whose logits the latest pass has computed; None for all."""
+        return None if self._short is None else self._short.columns
+
+    def _computed(self, rows: Array) -> Array:
+        """f32[n, columns] of rows f[n, vocabulary]: what is done with an id takes a CPU so long
+        that all of Gemma 3 would take it half as long as a pass."""
+        columns = self._columns
+        rows = rows if columns is None else mx.take(rows, columns, axis=-1)
+        return rows.astype(mx.float32)
+
+    def _ids(self, places: Array) -> Array:
+        """The ids that these columns stand for."""
+        columns = self._columns
+        return places if columns is None else columns[places]
+
+    def _project(self, firsts: FirstIds, rows: Array) -> ToTargetIds:
+        """The tables for these rows, on the device. A request asks for the same ones in most
+        rounds."""
+        known, columns = self._projection, self._columns
+        if known is None or known.firsts is not firsts or self._projected is not columns:
+            ids = np.arange(rows.shape[-1]) if columns is None else np.array(columns)
+            known = self._projection = ToTargetIds(firsts, ids)
+            self._projected = columns
+        return known
 
 
 class Shortlists:
@@ -229,54 +253,46 @@ def _best(row: Array, among: NDArray[np.uint32] | None, count: int) -> tuple[Arr
     return ids[chosen], values
 
 
-def _masked(rows: Array, mask: Array) -> Array:
-    size = min(rows.shape[-1], mask.shape[0])  # models are padded beyond their vocabulary
-    return rows[:, :size] + mask[:size]
-
-
 class ToTargetIds:
     """A draft model's probabilities over the first target ids of its tokens, on the device.
 
-    draft_size: ids of the draft model. Further ids of its tokenizer stand for nothing here.
+    ids: the draft ids that the columns of rows are of. Those beyond the tokenizer's, with which a
+    model is padded, stand for none.
     counts: how many target ids each draft id stands for.
     """
 
-    def __init__(self, firsts: FirstIds, draft_size: int) -> None:
-        self.firsts = firsts
-        first = firsts.first[:draft_size]
-        known = first != NO_TOKEN
+    def __init__(self, firsts: FirstIds, ids: NDArray[Any]) -> None:
+        self.firsts, known = firsts, firsts.first
+        first = np.where(ids < len(known), known[np.minimum(ids, len(known) - 1)], NO_TOKEN)
         self._size = int(first.max(initial=NO_TOKEN)) + 1
         # Those that have none are in a column of their own, which is cut off.
-        self._first = mx.array(np.where(known, first, self._size))
-        self.mask = mx.array(np.where(known, 0, -np.inf).astype(np.float32))
+        self._first = mx.array(np.where(first == NO_TOKEN, self._size, first))
+        self.mask = mx.array(np.where(first == NO_TOKEN, -np.inf, 0).astype(np.float32))
         self.counts = mx.array(firsts.counts)
 
     def logits(self, rows: Array) -> Array:
-        """f32[rows, up to the last target id] of rows f[rows, draft vocabulary or more]: the
-        probabilities of draft ids with the same first id add up; -inf where there is none."""
-        rows = _masked(rows.astype(mx.float32), self.mask)
+        """f32[rows, up to the last target id] of rows f32[rows, columns]: the probabilities of
+        draft ids with the same first id add up; -inf where there is none."""
+        rows = rows + self.mask
         highest = rows.max(axis=-1, keepdims=True)
         sums = mx.zeros((self._size + 1, rows.shape[0]))  # a column takes five times as long
-        sums = sums.at[self._first[: rows.shape[1]]].add(mx.exp(rows - highest).T)
+        sums = sums.at[self._first].add(mx.exp(rows - highest).T)
         return mx.log(sums[: self._size].T) + highest
 
     def expect(self, logprobs: Array, sampler: Sampling, positions: Sequence[int]) -> Array:
-        """Log-probabilities f[rows, draft vocabulary] that the target draws what an id stands for:
-        as `Sampling.expect` for its first target id, shared as the draft shares that.
+        """Log-probabilities f[rows, columns] that the target draws what an id stands for: as
+        `Sampling.expect` for its first target id, shared as the draft shares that.
 
         logprobs: -inf for ids that stand for none.
         """
         if not sampler.filters:  # the same without adding up
-            columns = self._first[: logprobs.shape[1]], self._size + 1
-            return sampler.expect(logprobs, positions, columns)
+            return sampler.expect(logprobs, positions, (self._first, self._size + 1))
         own = self.logits(logprobs)
         gained = mx.where(own > -mx.inf, sampler.expect(own, positions) - own, -mx.inf)
         gained = mx.pad(gained, [(0, 0), (0, 1)], constant_values=-mx.inf)
-        return logprobs + gained[:, self._first[: logprobs.shape[1]]]
+        return logprobs + gained[:, self._first]
 
-    def draft_ids(self, row: Array, chosen: Array) -> Array:
-        """The most probable ids i[1] of a row f[1, draft vocabulary or more] that begin with
-        `chosen`, a target id i[1]."""
-        row = row[:, : len(self._first)]
-        begins = self._first[: row.shape[1]] == chosen
-        return mx.argmax(mx.where(begins, row, -mx.inf), axis=-1)
+    def most_probable(self, row: Array, chosen: Array) -> Array:
+        """The column i[1] of the most probable id of a row f[1, columns] that begins with `chosen`,
+        a target id i[1]."""
+        return mx.argmax(mx.where(self._first == chosen, row, -mx.inf), axis=-1)

@@ -71,12 +71,14 @@ def _rows_of_model(_model: Any) -> dict[bytes, FrequentRows]:
 
 
 class ShortHead:
-    """The head of one text."""
+    """The head of one text. columns: the ids whose logits the latest call gave; None for all."""
+
+    columns: Array | None = None
 
     def __init__(self, frequent: FrequentRows) -> None:
         self._frequent = frequent
         self._others: dict[int, None] = {}  # of the text, as they came
-        self._columns: Array = frequent.columns
+        self._known: Array = frequent.columns
         self._rows: Any = None
         self._trials = self._misses = 0.0
         self._followed = 0
@@ -100,15 +102,17 @@ class ShortHead:
         """f[..., width] -> f[..., vocabulary]."""
         frequent = self._frequent
         if self._misses > max(self._trials, _FEWEST) * _MOST_OTHERS:
+            self.columns = None
             return as_head(frequent.head)(x)
-        if len(self._columns) != len(frequent.ids) + len(self._others):
+        if len(self._known) != len(frequent.ids) + len(self._others):
             ids = mx.array([*self._others], dtype=mx.uint32)
-            self._columns = mx.concatenate([frequent.columns, ids])
+            self._known = mx.concatenate([frequent.columns, ids])
             self._rows = rows_of(frequent.head, ids)
         logits = as_head(frequent.rows)(x)
         if self._rows is not None:
             logits = mx.concatenate([logits, as_head(self._rows)(x)], axis=-1)
-        return among_all(logits, self._columns, frequent.head.weight.shape[0])
+        self.columns = self._known
+        return among_all(logits, self._known, frequent.head.weight.shape[0])
 
     def in_place_of_head(self, model: Any) -> Any:
         """A twin of the model whose head it is."""
