@@ -79,7 +79,8 @@ def costs_under(curve: CostCurve, *, draft_pass: float | None) -> RoundCosts:
 
 def knowledge_of(costs: RoundCosts, trace: ProposalTrace) -> Knowledge:
     """What the planner begins with where these costs were measured."""
-    drafts = [n * max(costs.draft_pass, 1e-9) for n in range(1, MAX_DRAFT + 1)]
+    a_pass = max(costs.draft_pass, 1e-9) / (costs.rows[0] + costs.host)
+    drafts = [n * a_pass for n in range(1, MAX_DRAFT + 1)]
     return Knowledge(
         costs=LearnedCosts(
             PassTimes([time + costs.host for time in costs.rows], weight=4), host=costs.host

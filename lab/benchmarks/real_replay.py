@@ -132,7 +132,8 @@ class Player:
         if decoder.drafting.knowledge is None:
             return decoder
         rows = PassTimes([time + self.costs.host for time in self.costs.rows], weight=_KNOWN)
-        drafts = [self.costs.drafting(n, tree=True) for n in range(1, 1 + MAX_DRAFT)]
+        drafting = self.costs.drafting
+        drafts = [drafting(n, tree=True) / rows(1) for n in range(1, 1 + MAX_DRAFT)]
         models = {DRAFT: ModelKnowledge(PassTimes(drafts, weight=_KNOWN))}
         own = Knowledge(costs=LearnedCosts(rows, host=self.costs.host), models=models)
         return replace(decoder, drafting=replace(decoder.drafting, knowledge=own))

@@ -195,7 +195,7 @@ def test_what_is_wrong_for_long_costs_a_small_model_next_to_nothing(keeping: flo
 def test_nothing_is_proposed_where_nothing_of_all_sources_together_pays() -> None:
     leaves = TokenTree(tuple(map(TargetId, range(1, 8))), (-1,) * 7, ("draft",) * 7, (0.01,) * 7)
     device = Device([0.010 * n for n in range(1, 33)], host=0.0)
-    drafts = PassTimes([0.0001 * n for n in range(1, 17)], weight=4)
+    drafts = PassTimes([0.01 * n for n in range(1, 17)], weight=4)
     knowledge = Knowledge(
         costs=LearnedCosts(PassTimes([0.010, 0.011], weight=0)),
         models={DRAFT: ModelKnowledge(drafts, ModelWorth(Acceptance(start=0.9)))},

@@ -121,12 +121,14 @@ def test_rows_never_computed_are_free_where_hope_is_asked_for() -> None:
     assert costs.by_proposed(1, hopeful=True) == pytest.approx((1.0, 1.2))
 
 
-def test_drafts_count_in_plain_passes_until_they_are_timed() -> None:
-    drafts = PassTimes([0.1, 0.2], weight=0)
+def test_a_draft_takes_longer_where_the_target_does() -> None:
+    drafts = PassTimes([0.1, 0.2], weight=4)
     known = ModelKnowledge(drafts)
-    assert known.times(2, 0.020)[1] == pytest.approx(0.2 * 0.020)
-    drafts.observe(1, 0.003)
-    assert known.times(2, 0.020)[1] == pytest.approx(0.006)
+    assert known.times(2, 0.020) == pytest.approx([0.002, 0.004])
+    assert known.times(2, 0.040) == pytest.approx([0.004, 0.008])
+    for _ in range(40):
+        drafts.observe(1, 0.15)
+    assert known.times(2, 0.020) == pytest.approx([0.003, 0.006], rel=0.05)
 
 
 def test_another_thread_may_doubt_times_while_they_are_read() -> None:

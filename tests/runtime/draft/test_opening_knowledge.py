@@ -57,14 +57,16 @@ def test_a_measured_curve_is_believed_to_the_second() -> None:
     assert known.costs.rows.is_calibrated
     assert known.costs.rows.table(3) == (0.020, 0.024, 0.030)
     assert known.costs.plain == pytest.approx(0.018)
-    assert known.models[DRAFT].times(2, known.costs.plain) == pytest.approx([0.003, 0.006])
+    row = known.costs.rows(1)
+    assert known.models[DRAFT].times(2, row) == pytest.approx([0.003, 0.006])
 
 
 def test_the_first_pass_of_a_draft_reads_the_text_and_the_others_grow_a_tree() -> None:
     curve = measured_curve()
     grown = replace(curve, tree_pass=timing(0.005))
     known = knowledge_from([grown], *pair())
-    assert known.models[DRAFT].times(3, known.costs.plain) == pytest.approx([0.003, 0.008, 0.013])
+    row = known.costs.rows(1)
+    assert known.models[DRAFT].times(3, row) == pytest.approx([0.003, 0.008, 0.013])
 
 
 def test_of_an_assumed_curve_only_the_shape_is_taken() -> None:
@@ -75,7 +77,7 @@ def test_of_an_assumed_curve_only_the_shape_is_taken() -> None:
     assert known.costs.rows.reach == 3
     ratio = weight_bytes(draft) / weight_bytes(target)
     assert 0 < ratio < 1
-    assert known.models[DRAFT].times(2, known.costs.plain) == pytest.approx(
+    assert known.models[DRAFT].times(2, known.costs.rows(1)) == pytest.approx(
         [ratio * 0.020, ratio * (0.020 + 0.036)]
     )
     known.costs.ahead.observe(BARE, 1.0)
@@ -91,7 +93,7 @@ def test_a_drafter_s_measured_searches_are_believed_and_go_on_as_they_rise() -> 
     drafts = knowledge_from([curve], target, drafter).models[DRAFTER].drafts
     assert drafts is not None
     assert drafts.is_calibrated
-    assert drafts.table(6) == pytest.approx((0.002, 0.003, 0.004, 0.005, 0.006, 0.007))
+    assert drafts.table(6) == pytest.approx((0.10, 0.15, 0.20, 0.25, 0.30, 0.35))
 
 
 def test_a_drafter_that_was_not_timed_reads_the_target_s_head_at_every_step() -> None:
@@ -99,8 +101,8 @@ def test_a_drafter_that_was_not_timed_reads_the_target_s_head_at_every_step() ->
     drafter = random_drafter(target)
     known = knowledge_from([replace(measured_curve(), machine=None)], target, drafter)
     read = weight_bytes(drafter) + weight_bytes(target.lm_head)
-    expected = read / weight_bytes(target) * known.costs.plain
-    assert known.models[DRAFTER].times(1, known.costs.plain)[0] == pytest.approx(expected)
+    expected = read / weight_bytes(target) * known.costs.rows(1)
+    assert known.models[DRAFTER].times(1, known.costs.rows(1))[0] == pytest.approx(expected)
     with_head = random_drafter(target, head="full")
     assert with_head.step_bytes == weight_bytes(with_head)
 

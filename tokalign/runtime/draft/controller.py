@@ -89,11 +89,11 @@ class _Model:
         unread = self.drafter.unread(ids)
         return unread if unread > _FEW else 0
 
-    def times(self, most: int, plain: float) -> Sequence[float]:
+    def times(self, most: int, row: float) -> Sequence[float]:
         """Times of drafts of 1, 2, ..., `most` steps: passes, or ids that all take one pass."""
         if self.drafter.in_one_pass:
-            return [self.known.times(1, plain)[0]] * most
-        return self.known.times(most, plain)
+            return [self.known.times(1, row)[0]] * most
+        return self.known.times(most, row)
 
 
 class _Draft(NamedTuple):
@@ -245,17 +245,20 @@ class Controller(Drafter):
         """Whether the pass of this round has begun already."""
         return self._before.run_ahead and self.costs.runs_ahead
 
+    @property
+    def _row(self) -> float:
+        """The time of a pass over one row that this request has for itself."""
+        return self._knowledge.costs.rows(1)
+
     def _time_of(self, drafts: Sequence[_Draft]) -> float:
         """What these drafts are expected to take."""
-        plain = self._knowledge.costs.plain
-        return sum(draft.model.times(draft.plan.length, plain)[-1] for draft in drafts)
+        return sum(draft.model.times(draft.plan.length, self._row)[-1] for draft in drafts)
 
     def _reading(self, context: Context, model: _Model) -> float:
         """The time that the model takes to read what it has not."""
         if not self.is_timed:
             return 0.0
-        plain = self._knowledge.costs.plain
-        return model.known.reading_time(model.unread(context.ids), plain)
+        return model.unread(context.ids) * model.known.reading(1) * self._row
 
     def _ask(
         self, context: Context, limit: int, *, over: Plan = ALONE
@@ -316,7 +319,7 @@ class Controller(Drafter):
     def _best(self, model: _Model, limit: int, beside: Plan = ALONE, luck: float = 0.0) -> Plan:
         """The draft of a model that is expected to be best, beside what the free sources offer.
         luck: see `ModelWorth.best`."""
-        times = model.times(min(limit, MAX_DRAFT), self._knowledge.costs.plain)
+        times = model.times(min(limit, MAX_DRAFT), self._row)
         steps, best = model.drafter.steps if self._fixed else None, model.known.worth.best
         return best(self.costs, times, model.acceptance, steps=steps, beside=beside, luck=luck)
 
@@ -411,8 +414,8 @@ class Controller(Drafter):
         if self._unread and timed:  # reading is no loss of this draft
             expected = self._time_of(drafts)
             if len(drafts) == 1 and self._unread >= _MANY:
-                reading = max(NO_TIME, (drafting - expected) / self._unread)
-                drafts[0].model.known.reading.observe(1, reading)
+                reading = (drafting - expected) / self._unread / self._row
+                drafts[0].model.known.reading.observe(1, max(NO_TIME, reading))
             drafting = expected
         if round_.tree or not (under_way or runs_ahead):
             verification = max(round_.verification, NO_TIME)
@@ -421,7 +424,7 @@ class Controller(Drafter):
             if len(drafts) == 1:
                 draft = drafts[0]
                 steps = 1 if draft.model.drafter.in_one_pass else draft.plan.length
-                draft.model.known.drafts.observe(steps, drafting)
+                draft.model.known.drafts.observe(steps, drafting / self._row)
             if round_.tree:  # by what such passes take: this one may have been delayed
                 took = min(costs.rows(round_.rows) + drafting, _HICCUP * expected)
             else:  # what waiting for a draft costs in the mean: this round may have been slow

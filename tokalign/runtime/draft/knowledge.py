@@ -141,8 +141,9 @@ def new_worth() -> dict[str, ModelWorth]:
 class ModelKnowledge:
     """What is known of a model that drafts.
 
-    drafts: time of a draft by its passes; until it is calibrated, in plain passes of the target.
-    reading: the same of an id that it reads before it drafts.
+    Times are counted in passes of the target over one row, for what slows one slows the other: a
+    chip that gets hot, or other programs. So what was measured yesterday still holds.
+    drafts: time of a draft by its passes. reading: of an id that it reads before it drafts.
     trials: when it is tried although it does not pay.
     """
 
@@ -151,14 +152,9 @@ class ModelKnowledge:
     reading: PassTimes = field(default_factory=lambda: PassTimes([NO_TIME], weight=0))
     trials: Trials = field(default_factory=lambda: Trials(8, 128, at_once=True))
 
-    def times(self, most: int, plain: float) -> Sequence[float]:
-        """Times of drafts of 1, 2, ..., `most` passes. plain: time of a plain pass."""
-        times = self.drafts.table(most)
-        return times if self.drafts.is_calibrated else [time * plain for time in times]
-
-    def reading_time(self, ids: int, plain: float) -> float:
-        """Time of reading so many ids."""
-        return ids * self.reading(1) * (1.0 if self.reading.is_calibrated else plain)
+    def times(self, most: int, row: float) -> Sequence[float]:
+        """Times of drafts of 1, 2, ..., `most` passes. row: time of the target's over one row."""
+        return [passes * row for passes in self.drafts.table(most)]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -188,7 +184,7 @@ class Knowledge:
     def given(cls, costs: Costs, worth: Mapping[str, ModelWorth] | None = None) -> Knowledge:
         """What is known where costs are given. worth: of each kind of model."""
         rows = PassTimes(costs.by_proposed(max(1, len(costs.rows) - 1)), weight=1)
-        times = [n * costs.draft_pass for n in range(1, MAX_DRAFT + 1)]
+        times = [n * costs.draft_pass / rows(1) for n in range(1, MAX_DRAFT + 1)]
         known = {
             kind: ModelKnowledge(PassTimes(times, weight=1), of)
             for kind, of in (worth or new_worth()).items()

@@ -90,8 +90,9 @@ def _model_knowledge(target: Any, draft: Any, curve: CostCurve) -> ModelKnowledg
     that they read."""
     weight = 0
     if curve.machine is not None and curve.draft_pass is not None:
-        weight, first = _MEASURED_WEIGHT, curve.draft_pass.median
-        further = (curve.tree_pass or curve.draft_pass).median
+        weight, row = _MEASURED_WEIGHT, curve.row_times[0]
+        first = curve.draft_pass.median / row
+        further = (curve.tree_pass or curve.draft_pass).median / row
     elif isinstance(draft, TrainedDrafter):
         first = further = draft.step_bytes / weight_bytes(target)
     else:
