@@ -61,7 +61,7 @@ def test_a_cache_that_takes_no_curve_is_refused_before_anything_is_measured(
     for name in ("measure_curve", "measure_briefly"):
         monkeypatch.setattr(f"tokalign.evaluate.calibrate.{name}", lambda *_, **__: 1 / 0)
     calibrate(models).is_refused(2, "set TOKALIGN_CACHE to a folder that you may write to")
-    measure_unless_known(random_model(), None)  # a chat begins all the same
+    measure_unless_known(random_model(), None, None)  # a chat begins all the same
     assert "set TOKALIGN_CACHE to a folder" in capsys.readouterr().err
 
 

@@ -23,6 +23,7 @@ from tokalign.evaluate.calibrate import (
 )
 from tokalign.evaluate.timed_passes import Pass, TimedPasses
 from tokalign.runtime.cost import CostCurve
+from tokalign.runtime.draft.trained import with_trained
 from tokalign.runtime.mlx.machine import machine_of
 from tokalign.runtime.translation.growth import WIDTH
 from tokalign.tokenizer.vocabulary import DraftId
@@ -176,6 +177,22 @@ def test_a_draft_pass_is_timed_over_frequent_ids(count: int) -> None:
     assert session is not None
     ids = session.held or [DraftId(0)]
     assert bool(count) == bool(mx.isinf(session.logits(ids)).any())
+
+
+def test_a_drafter_is_timed_over_frequent_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, sessions = random_model(5, vocabulary=64), list[Any]()
+
+    def noted(session: Any, **how: Any) -> Any:
+        sessions.append(session)
+        return with_trained(session, **how)
+
+    monkeypatch.setattr("tokalign.evaluate.timed_passes.with_trained", noted)
+    for ids in (np.arange(20, dtype=np.uint32) * 3, np.arange(0, dtype=np.uint32), None):
+        assert TimedPasses(model, random_drafter(model), 16, ids).search(1) > 0
+    few, none, whole = sessions
+    assert len(few.head.columns) < 64  # None where the context has many others
+    assert none.head is None
+    assert whole.head is None
 
 
 def test_a_drafter_goes_on_from_the_pass_before() -> None:

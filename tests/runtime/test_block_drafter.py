@@ -201,7 +201,7 @@ def test_what_its_pass_costs_is_measured_and_believed() -> None:
     curve = measure_briefly(model, drafter)
     assert curve.draft_pass is not None
     known = knowledge_from([curve], model, drafter)
-    [first] = known.models[DRAFTER].times(1, 1.0)
+    [first] = known.models[DRAFTER].times(1, curve.row_times[0])
     assert first == pytest.approx(curve.draft_pass.median)
     assumed = knowledge_from([read_curve("24-percent-per-row")], model, drafter)
     assert 0 < assumed.models[DRAFTER].times(1, assumed.costs.plain)[0] < 10

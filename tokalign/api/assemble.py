@@ -114,7 +114,7 @@ def assemble(
     options: DraftingOptions,
     *,
     cache: CacheOptions | None = None,
-    before_costs: Callable[[Any, Any], object] = lambda _target, _drafts: None,
+    before_costs: Callable[[Any, Any, Any], object] = lambda _target, _drafts, _ids: None,
     background: bool = False,
     note: Note = no_note,
 ) -> Decoder:
@@ -122,7 +122,8 @@ def assemble(
 
     background: whether packs of languages that prompts turn out to be in are compiled while
     decoding goes on.
-    before_costs: called with the target and what drafts, unless no decision depends on costs.
+    before_costs: called with the target, what drafts and the ids that its head is shortened to,
+    unless no decision depends on costs.
     All decoders of a process share what the controller learns of two models.
     Raises: as `choose_drafting`; CacheError for a draft model whose cache cannot be quantized.
     """
@@ -163,7 +164,8 @@ def assemble(
     if options.chooses_lengths:
         models = [model for model in (draft and draft.model, drafter) if model is not None]
         for model in models or (None,):
-            before_costs(target.model, model)
+            ids = None if model is None else drafting.head_ids(trained=model is drafter)
+            before_costs(target.model, model, ids)
         learned["knowledge"] = shared_knowledge(target.model, *models, note=note)
     decoder = Decoder(
         target=target,

@@ -15,6 +15,9 @@ from tokalign.errors import DisturbedError, OutputError, UsageError
 from tokalign.runtime.options import DEFAULT_DRAFT_TOKENS, DraftingOptions
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from tokalign.runtime.cost import CostCurve
     from tokalign.runtime.decoder import Decoder
 
@@ -88,9 +91,9 @@ def command(
     )
 
 
-def measure_unless_known(target: Any, drafts: Any) -> None:
-    """Measure what passes cost, unless that is known of these two. target: an mlx-lm model. drafts:
-    the draft model or trained drafter; None without one."""
+def measure_unless_known(target: Any, drafts: Any, ids: NDArray[np.uint32] | None) -> None:
+    """Measure what passes cost, unless that is known of these two. target, drafts, ids: as for
+    `measure_curve`."""
     from tokalign.evaluate.calibrate import measure_briefly, require_sound
     from tokalign.runtime.cost import find_curve, require_place, store_curve
     from tokalign.runtime.mlx.machine import machine_of
@@ -102,7 +105,7 @@ def measure_unless_known(target: Any, drafts: Any) -> None:
     try:
         require_place(machine)
         with progress(1, "measuring once what passes cost; Ctrl-C leaves it out") as advance:
-            curve = measure_briefly(target, drafts, advance=advance)
+            curve = measure_briefly(target, drafts, ids, advance=advance)
         store_curve(require_sound(curve))
     except KeyboardInterrupt:
         note("left out this time")
@@ -141,14 +144,9 @@ def _measured(decoder: Decoder, budget: float) -> CostCurve:
     from tokalign.evaluate.calibrate import measure_curve, require_sound
 
     (drafter,) = decoder.drafting_models or (None,)
+    ids = decoder.drafting.head_ids(trained=decoder.draft is None)
     with progress(1, "measuring the passes") as advance:
-        curve = measure_curve(
-            decoder.target.model,
-            drafter,
-            budget=budget,
-            advance=advance,
-            frequent=decoder.drafting.frequent_ids,
-        )
+        curve = measure_curve(decoder.target.model, drafter, ids, budget=budget, advance=advance)
     require_sound(curve)
     theirs = "" if decoder.draft is None else decoder.draft.tokenizer.fingerprint
     tokenizers = [decoder.target.tokenizer.fingerprint, theirs]
@@ -157,14 +155,10 @@ def _measured(decoder: Decoder, budget: float) -> CostCurve:
 
 def _load(target: str, draft: str | None, drafter: Path | None, dtype: str | None) -> Decoder:
     from tokalign.api.assemble import load_decoder
-    from tokalign.runtime.mlx.drafter_folder import find_drafter
 
-    method = "drafter" if drafter is not None else "plain" if draft is None else "draft"
-    options = DraftingOptions(method=method, drafter=drafter, num_draft_tokens=DEFAULT_DRAFT_TOKENS)
-    decoder = load_decoder(target, draft, options, dtype=dtype, note=note)
-    if method == "plain":
-        return replace(decoder, drafter=find_drafter(decoder.target, note=note))
-    return decoder
+    length = DEFAULT_DRAFT_TOKENS  # a given one needs no costs
+    options = DraftingOptions(method="hybrid", drafter=drafter, num_draft_tokens=length)
+    return load_decoder(target, draft, options, dtype=dtype, note=note)
 
 
 def _verdict(curve: CostCurve) -> str:

@@ -80,7 +80,7 @@ def load(
         adapter=values.pop("adapter_path"),
         **{name: values.pop(name) for name in _LOADING},
         cache=cache,
-        before_costs=measure_unless_known if measures else lambda _target, _drafts: None,
+        before_costs=measure_unless_known if measures else lambda *_: None,
         note=note if details else note_what_decides,
     )
     sampling = _sampling(values, decoder.target)

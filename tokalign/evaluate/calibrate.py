@@ -50,21 +50,21 @@ as long as 16), which passes in another order each time show again and again.
 def measure_curve(
     target: Any,
     draft: Any = None,
+    ids: NDArray[np.uint32] | None = None,
     *,
     budget: float = 30.0,
     advance: Callable[[float], object] = lambda _: None,
     rows: Sequence[int] = ROWS,
-    frequent: NDArray[np.uint32] | None = None,
 ) -> CostCurve:
     """Measure the cost curve of loaded models.
 
-    draft: an mlx-lm model, or a trained drafter of the target. frequent: the ids that the model's
-    head is shortened to (`Drafting.frequent_ids`). budget: seconds after which it ends
-    with what it has. advance: called with the share of the budget spent since the last call.
+    draft: an mlx-lm model, or a trained drafter of the target. ids: those that the head of what
+    drafts is shortened to (`Drafting.head_ids`). budget: seconds after which it ends with what it
+    has. advance: called with the share of the budget spent since the last call.
     """
     began = perf_counter()
     room = TargetModelSession(target).context_length - MOST_ROWS
-    passes = TimedPasses(target, draft, max(1, min(CONTEXT, room)), frequent)
+    passes = TimedPasses(target, draft, max(1, min(CONTEXT, room)), ids)
     passes.read_context(_READING_SHARE * budget)
     remaining = budget - (perf_counter() - began)
     times = time_passes(passes.passes(rows), remaining, advance, perf_counter)
@@ -82,10 +82,15 @@ def require_sound(curve: CostCurve) -> CostCurve:
 
 
 def measure_briefly(
-    target: Any, draft: Any = None, *, advance: Callable[[float], object] = lambda _: None
+    target: Any,
+    draft: Any = None,
+    ids: NDArray[np.uint32] | None = None,
+    *,
+    advance: Callable[[float], object] = lambda _: None,
 ) -> CostCurve:
     """Measure a curve of fewer counts of rows in four seconds."""
-    return measure_curve(target, draft, budget=_BRIEF_BUDGET, advance=advance, rows=_BRIEF_ROWS)
+    brief: dict[str, Any] = {"budget": _BRIEF_BUDGET, "rows": _BRIEF_ROWS}
+    return measure_curve(target, draft, ids, advance=advance, **brief)
 
 
 def time_passes(

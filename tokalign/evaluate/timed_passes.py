@@ -8,7 +8,7 @@ chain takes 1.57).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice, pairwise
 from statistics import median
@@ -44,15 +44,15 @@ search) or "ahead" (of plain decoding that runs ahead)."""
 
 
 class TimedPasses:
-    """Models at one context length, up to which their caches stay filled. frequent: the ids that
-    the draft model's head is shortened to, if it is."""
+    """Models at one context length, up to which their caches stay filled. ids: those that the head
+    of what drafts is shortened to, if it is."""
 
     def __init__(
         self,
         target: Any,
         draft: Any,
         length: int,
-        frequent: NDArray[np.uint32] | None = None,
+        ids: NDArray[np.uint32] | None = None,
     ) -> None:
         self._trained = draft if isinstance(draft, TrainedDrafter) else None
         model = draft if self._trained is None else None
@@ -63,14 +63,13 @@ class TimedPasses:
         self.length = length
         self._chosen = TargetId(0)
         self._committed = Context([])
-        size = max(2, vocabulary_size(target))
-        draft_size = 2 if model is None else max(2, vocabulary_size(model))
-        self._ids = [TargetId(i * 7919 % size) for i in range(length + MOST_ROWS)]
-        choices: Sequence[int] = range(draft_size)
-        if self._draft is not None and frequent is not None and len(frequent):
-            self._draft.shorten_head(frequent)
-            choices = frequent.tolist()  # with others, the whole head would be used
-        self._draft_ids = [DraftId(choices[i % len(choices)]) for i in self._ids]
+        self._head_ids, count = ids, length + MOST_ROWS
+        self._ids = [*map(TargetId, _ids_of(target, ids if self._trained else None, count))]
+        self._draft_ids = list[DraftId]()
+        if self._draft is not None:
+            if ids is not None:
+                self._draft.shorten_head(ids)
+            self._draft_ids = [*map(DraftId, _ids_of(model, ids, count))]
 
     def read_context(self, limit: float) -> None:
         """Have the models read the context, or as much as `limit` seconds allow."""
@@ -145,8 +144,17 @@ class TimedPasses:
         just ended; a session never goes back, so each draft has its own."""
         assert self._trained is not None
         self.verify(1)
-        drafter = with_trained(self._trained.session(self._target), sampler=None, length=steps)
+        session = self._trained.short_session(self._target, self._head_ids)
+        drafter = with_trained(session, sampler=None, length=steps)
         began = perf_counter()
         drafted = drafter.draft(self._committed, steps=steps, limit=steps)
         assert drafted.draft_passes, "the target has just read the context"
         return perf_counter() - began
+
+
+def _ids_of(model: Any, among: NDArray[np.uint32] | None, count: int) -> Iterator[int]:
+    """Ids of a model, of a shortened head's alone: with others, the whole head would be used."""
+    known: Sequence[int] = range(max(2, vocabulary_size(model)))
+    if among is not None and len(among):
+        known = among.tolist()
+    return (known[i * 7919 % len(known)] for i in range(count))

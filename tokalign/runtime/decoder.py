@@ -258,7 +258,7 @@ class Decoder:
         if self.drafter is not None and drafting.options.uses_drafter:
             models.append(
                 with_trained(
-                    self.drafter.short_session(target, drafting.known_ids),
+                    self.drafter.short_session(target, drafting.head_ids(trained=True)),
                     sampler=sampler.draft_sampler(size),
                     length=drafting.options.num_draft_tokens,
                     rows=drafting.options.draft_rows,

@@ -102,18 +102,12 @@ class Drafting:
     def uses_logits(self) -> bool:
         return self.options.method == "hybrid"
 
-    @property
-    def frequent_ids(self) -> NDArray[np.uint32] | None:
-        """The ids that the draft model's head may be shortened to (`short_head.py`). Published
-        translations choose from all."""
-        if self.options.translation == "none":
-            return self.known_ids
+    def head_ids(self, *, trained: bool) -> NDArray[np.uint32] | None:
+        """The ids that the draft model's head may be shortened to, or the target's in a `trained`
+        drafter (`short_head.py`). Published translations choose from all."""
+        if trained or self.options.translation == "none":
+            return None if self.dictionary is None else self.dictionary.known_ids
         return self.alignment().frequent if self.options.translation == "exact" else None
-
-    @property
-    def known_ids(self) -> NDArray[np.uint32] | None:
-        """The same of the target's head, in a drafter."""
-        return None if self.dictionary is None else self.dictionary.known_ids
 
     @property
     def row_store(self) -> RowStore | None:
@@ -195,7 +189,7 @@ def make_model_drafter(
     """A draft model with its translation as a drafter for one request. trees: whether it may
     propose alternatives beside its chain. Raises: as `make_translation`."""
     options = drafting.options
-    if (ids := drafting.frequent_ids) is not None:
+    if (ids := drafting.head_ids(trained=False)) is not None:
         session.shorten_head(ids)
     return NeuralDrafter(
         session,
