@@ -48,7 +48,8 @@ class Clocked:
     ("budget", "counts", "least"),
     [
         (18.0, {1, 2, 4}, 4),
-        (4.5, {1, 2, 4}, 1),  # the warm-up is all there is
+        (11.0, {1, 2}, 4),  # three of them would have been repeated twice
+        (4.5, {1, 2}, 1),
         (3.5, {1, 2}, 1),  # a third one might take two seconds
         (-1.0, {1, 2}, 1),  # reading the prompt has taken all the time
         (1e9, {1, 2, 4}, 15),
@@ -70,7 +71,7 @@ def test_time_may_end_amid_the_passes_of_a_drafter(monkeypatch: pytest.MonkeyPat
     """What a further step of its search takes is not known then, and all else is."""
     monkeypatch.setattr(calibrate, "machine_of", lambda *_: None)
     clocked = Clocked(1, 2, "draft", "tree")
-    times = time_passes(clocked.passes, 4.0, lambda _: None, clocked.clock)
+    times = time_passes(clocked.passes, 14.0, lambda _: None, clocked.clock)
     curve = curve_of(None, None, 128, times)
     assert curve.draft_pass is not None
     assert curve.tree_pass is None

@@ -37,8 +37,12 @@ _BRIEF_ROWS, _BRIEF_BUDGET = ROWS[:10], 4.0
 _MOST_REPETITIONS = 15
 _READING_SHARE = 0.25
 """Share of the budget that reading the context takes at most, about."""
+_WARMING_SHARE = 0.3
+"""The same of the first repetition."""
 _DISTURBED = 0.2
 """Spread of the times of one row, as a share of their median, above which the curve says so."""
+_FEWEST_COUNTS = 3
+"""With two counts of rows, of which one may have been delayed, a curve says nothing."""
 _FALLS, _ENOUGH = 1.25, 5
 """By how much more rows may take less time, where passes were repeated less often than this.
 
@@ -99,8 +103,9 @@ def time_passes(
     advance: Callable[[float], object],
     clock: Callable[[], float],
 ) -> dict[Pass, list[float]]:
-    """Time everything, repetition by repetition. Returns: seconds of each pass, without its first,
-    a warm-up, if there are more. budget: seconds after which it ends, once two passes are timed."""
+    """Time what there is time for, repetition by repetition, the most important first. Returns:
+    seconds of each pass, without its first, a warm-up, if there are more. budget: seconds after
+    which it ends, once two passes are timed."""
     order, times = [*passes], defaultdict[Pass, list[float]](list)
     start, shown, last, number = clock(), 0.0, 0.0, 0
     for repetition in range(_MOST_REPETITIONS + 1):
@@ -108,7 +113,8 @@ def time_passes(
             Random(repetition).shuffle(order)
         for what in order:
             spent = clock() - start
-            if number > 1 and spent + 2 * last > budget:
+            ends = budget if repetition else _WARMING_SHARE * budget
+            if number > 1 and spent + 2 * last > ends:
                 break
             number += 1
             share = min(1.0, max(spent / max(budget, 1e-9), repetition / (_MOST_REPETITIONS + 1)))
@@ -116,14 +122,15 @@ def time_passes(
             shown = share
             times[what].append(passes[what]())
             last = clock() - start - spent
+        order = [*times]  # few passes that are repeated say more than many that are not
     return {what: seconds[1:] or seconds for what, seconds in times.items()}
 
 
 def _why_unsound(times: Mapping[Pass, list[float]]) -> str | None:
     """Why a curve of these times says nothing, by their quartiles; None if it does."""
-    if len(times[1]) < 2:
-        return "there was time to measure every pass once only"
     timings = {what: Timing.of(times[what]) for what in times if isinstance(what, int)}
+    if len(times[1]) < 2 or len(timings) < _FEWEST_COUNTS:
+        return f"there was too little time to measure passes over {_FEWEST_COUNTS} counts of rows"
     for fewer, more in pairwise(sorted(timings)):
         slow, fast = timings[fewer], timings[more]
         seldom = min(len(times[fewer]), len(times[more])) < _ENOUGH
