@@ -36,12 +36,18 @@ def program() -> None:
         from tokalign.cli import main
 
         main()
-    except SystemExit as ended:
-        status = int(ended.code or 0)
-        raise
-    except KeyboardInterrupt:
-        status = 130
-        print("tokalign: interrupted", file=sys.stderr)
+    except BaseException as error:
+        # Before Python 3.12 what is raised while a class is made comes wrapped (`__set_name__`).
+        wrapped = error.__cause__ if isinstance(error, RuntimeError) else None
+        match wrapped or error:
+            case SystemExit(code=code):
+                status = int(code or 0)
+            case KeyboardInterrupt():
+                status = 130
+            case _:
+                raise
+        if not isinstance(error, SystemExit):
+            print("tokalign:", "interrupted" if status == 130 else "terminated", file=sys.stderr)
         sys.exit(status)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from contextlib import nullcontext
@@ -362,3 +363,30 @@ runpy.run_module("tokalign", run_name="__main__")
 """
     _, said = (ended := start(code=code, stderr=subprocess.PIPE, text=True)).communicate()
     assert (ended.returncode, said.strip()) == (130, "tokalign: interrupted")
+
+
+@pytest.mark.parametrize("module", ["click", "tokalign.cli.decode"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_is_answered_in_one_line_while_a_class_is_made(
+    module: str, number: signal.Signals
+) -> None:
+    """Before Python 3.12 what a `__set_name__` raises comes wrapped in a RuntimeError."""
+    code = f"""
+import runpy, signal, sys
+
+class Interrupted:
+    def __set_name__(self, *_):
+        signal.raise_signal({int(number)})
+
+class Import:
+    def find_spec(self, name, *_):
+        if name == {module!r}:
+            type("Made", (), {{"field": Interrupted()}})
+
+sys.meta_path.insert(0, Import())
+sys.argv[1:] = ["decode", "--help"]
+runpy.run_module("tokalign", run_name="__main__")
+"""
+    _, said = (ended := start(code=code, stderr=subprocess.PIPE, text=True)).communicate()
+    assert ended.returncode == 128 + number
+    assert said.strip() in ("", "tokalign: interrupted", "tokalign: terminated")
