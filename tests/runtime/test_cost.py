@@ -105,6 +105,17 @@ def test_a_curve_without_draft_passes_can_assume_one() -> None:
     assert known.expectation(assumed_draft=0.5) == known.expectation()
 
 
+@pytest.mark.parametrize(
+    ("two_rows", "told"),
+    [(0.98, "pays if more than 0% are accepted"), (2.5, "drafting one token does not pay")],
+)
+def test_a_share_that_has_to_be_accepted_is_a_share(two_rows: float, told: str) -> None:
+    """Noise can time two rows below one, and each row may cost more than a pass."""
+    rows = {1: timing(1.0), 2: timing(two_rows)}
+    curve = CostCurve(name="noisy", source="measured", rows=rows)
+    assert curve.expectation().endswith(told)
+
+
 def test_a_curve_of_single_rows_alone_expects_nothing() -> None:
     """As a slow machine leaves it when the time is up."""
     curve = CostCurve(name="slow", source="measured", rows={1: timing(2.0)})

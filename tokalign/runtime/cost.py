@@ -130,7 +130,8 @@ class CostCurve:
         drafting = self.draft_pass.median / single if self.draft_pass else assumed_draft
         pays = (cost - 1) / drafted + drafting
         tokens = "one token" if drafted == 1 else f"{drafted} tokens"
-        return f"{known}: drafting {tokens} pays if more than {pays:.0%} are accepted"
+        share = f"pays if more than {max(0.0, pays):.0%} are accepted"
+        return f"{known}: drafting {tokens} {share if pays < 1 else 'does not pay'}"
 
     def to_json(self) -> dict[str, Any]:
         """Return one JSON object; a time is [median, low, high]."""
