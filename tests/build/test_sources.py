@@ -191,7 +191,7 @@ def test_a_file_that_is_meant_twice_is_counted_once_and_that_is_said(
         said: list[str] = []
         assert [source.name for source in find_sources(names, note=said.append)] == counted
         [line] = said
-        assert "counted once" in line
+        assert "read once" in line
     find_sources([".", "b"], note=said.append)
     assert said[-1].startswith("b/a.txt and 1 more: ")
 

@@ -118,6 +118,21 @@ def test_what_cannot_be_trained_on_is_refused(
     run(target, sentences, output, "--held-out", "1000000").is_refused(1, "held out")
 
 
+def test_texts_are_given_as_to_build_and_looked_for_before_anything_loads(
+    target: Path, sentences: Path, trained: tuple[Path, Ended], tmp_path: Path
+) -> None:
+    output = tmp_path / "drafter"
+    for more in ((), ("--dry-run",)):
+        ended = run(target, tmp_path / "none.txt", output, *more)
+        assert (ended.code, ended.err.splitlines()) == (1, ended.err.splitlines()[:1])
+        assert not output.exists()
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    (folder / sentences.name).symlink_to(sentences)
+    assert run(target, folder, output).code == 0
+    assert files(output) == files(trained[0])
+
+
 @pytest.mark.parametrize("name", ["config.json", "README.md", "model-00001-of-00002.safetensors"])
 def test_files_that_it_did_not_write_are_not_replaced(
     name: str, target: Path, sentences: Path, tmp_path: Path

@@ -137,7 +137,7 @@ def find_sources(
     again += [source.location for source in named if sources[_place(source)] is not source]
     if again:
         more = f" and {len(again) - 1:,} more" if len(again) > 1 else ""
-        note(f"{again[0]}{more}: given more than once, and counted once (--weight counts more)")
+        note(f"{again[0]}{more}: given more than once, and read once")
     return list(sources.values())
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tokalign.cli.calibrate import measure_shape
-from tokalign.cli.command import MODEL_NAME, NAME, PATH, Command, Option, flag
+from tokalign.cli.command import MODEL_NAME, NAME, Command, Option, flag
 from tokalign.cli.options import FIELD, HTML, TRUST
 from tokalign.cli.output import note, notes_last, paragraph, rows, show, table
 from tokalign.cli.texts import language_of_model
@@ -43,7 +43,7 @@ _OPTIONS = (
     FIELD,
     TRUST,
     HTML,
-    click.Argument(["file"], required=False, type=PATH, metavar="[FILE]"),
+    click.Argument(["file"], required=False, type=NAME, metavar="[FILE]"),
 )
 
 _NOT_MEASURED = (
@@ -58,7 +58,7 @@ def command(
     draft: str | None,
     drafter: str | None,
     target: str,
-    file: Path | None,
+    file: str | None,
     language: str | None,
     measure: bool,
     field: str,
@@ -67,8 +67,7 @@ def command(
 ) -> None:
     """Say what to expect of dictionaries, of a pair of tokenizers (--draft), of a --drafter.
 
-    FILE is the text to measure on: .txt or .jsonl (also .gz, .zst, .xz) or .parquet, or a folder;
-    without it, a sample text.
+    FILE is the text to measure on, given as to `tokalign build`; without it, a sample text.
     """
     from tokalign.build.corpus import Corpus
     from tokalign.build.dictionary.dictionary_bundle import dictionary_of_lines

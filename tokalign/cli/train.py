@@ -19,7 +19,7 @@ from tokalign.cli.command import (
     FOLDER,
     FROM_0,
     MOST,
-    PATH,
+    NAME,
     POSITIVE,
     Command,
     Option,
@@ -79,7 +79,10 @@ _OPTIONS = (
     Option("--begin-with", "Train the drafter in this folder on.", FOLDER),
     Option("--output", "The folder of what is trained.", FOLDER, required=True),
     Option("--workspace", "Labels and unfinished runs. Default: OUTPUT.training.", FOLDER),
-    flag("--dry-run", "Only say what memory, disk and work it would take."),
+    flag(
+        "--dry-run",
+        "Only say what memory, disk and work --positions would take, if FILEs have them.",
+    ),
     FIELD,
     Option(
         "--from-model tokens",
@@ -158,7 +161,7 @@ _OPTIONS = (
     ),
     rare("--evaluations", "How often the state is saved.", AT_LEAST_1, _FIT.evaluations),
     Option("--seed", "Seed of what is drawn.", click.IntRange(0, MOST_SEED), _FIT.seed),
-    click.Argument(["files"], nargs=-1, type=PATH, metavar="[FILE]..."),
+    click.Argument(["files"], nargs=-1, type=NAME, metavar="[FILE]..."),
 )
 
 
@@ -170,7 +173,7 @@ def command(
     adapter_path: Path | None,
     trust_remote_code: bool,
     dtype: str | None,
-    files: tuple[Path, ...],
+    files: tuple[str, ...],
     field: str,
     output: Path,
     workspace: Path | None,
@@ -180,14 +183,17 @@ def command(
     """Train a drafter for a target: a recurrent one, one in DFlash's or EAGLE-3's format, or a
     small model with any tokenizer (--draft).
 
-    FILEs are text of the kind that the target will write: .txt or .jsonl (also .gz, .zst, .xz) or
-    .parquet. The target labels them itself; quantized targets are trained for as they are. A
-    killed run is resumed by the same command and ends with the same weights.
+    FILEs are text of the kind that the target will write, given as to `tokalign build`. The target
+    labels them itself; quantized targets are trained for as they are. A killed run is resumed by
+    the same command and ends with the same weights.
     """
     from tokalign.build.corpus import Corpus
+    from tokalign.build.sources import CorpusFile, find_sources
 
     plan = TrainPlan.of(draft, output, values)
-    prompts = () if values["prompts"] is None else (values["prompts"],)
+    sources = find_sources(files, note=note)
+    prompts = values["prompts"] and [values["prompts"]]
+    given = Corpus(prompts or sources, field=field)
     if dry_run:
         show({"target": target, "kind": plan.kind, **plan.estimated(target)})
         return
@@ -214,12 +220,11 @@ def command(
     workspace = workspace or output.with_name(f"{output.name}.training")
     written = list[Corpus]()
     if (writing := plan.writing) is not None:
-        given = Corpus(prompts or files, field=field)
         texts = workspace / "written.jsonl"
         how = partial(progress, unit="tokens")
         written = [write_texts(model, given, texts, writing, stage=how)]
-        files = (*files, texts)
-    labelled = plan.label(model, [Corpus(files, field=field), *written], workspace)
+        sources.append(CorpusFile.of_path(texts))
+    labelled = plan.label(model, [Corpus(sources, field=field), *written], workspace)
     learner = plan.learner(
         model, labelled, partial(load_models, dtype=dtype, trust_remote_code=trust_remote_code)
     )
