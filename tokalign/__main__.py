@@ -23,16 +23,15 @@ def program() -> None:
             finish(sys.stderr)
             os._exit(status)
 
-    def terminate(*_: object) -> None:
-        sys.exit(143)  # as Ctrl-C: nothing half-written is left
-
     try:
         import atexit
         import os
         import signal
 
+        from tokalign.child_processes import end_once
+
         atexit.register(leave)
-        signal.signal(signal.SIGTERM, terminate)
+        signal.signal(signal.SIGTERM, end_once)
         from tokalign.cli import main
 
         main()

@@ -8,9 +8,14 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Lock, Thread
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from concurrent.futures import ProcessPoolExecutor
 
 _SAFE_PATH = "PYTHONSAFEPATH"
 _lock = Lock()
@@ -47,6 +52,23 @@ def starting() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def end_once(*_: object) -> None:
+    """Answer SIGTERM as Ctrl-C is: nothing half-written is left. `timeout` sends it twice, and the
+    second one must not stop the clearing."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(143)
+
+
+def end_pool(pool: ProcessPoolExecutor) -> None:
+    """End a pool and its processes, whatever they do. One that sends a result leaves a part of it,
+    and the pool waits for the rest until nobody can write it any more, this process included."""
+    for process in [*(pool._processes or {}).values()]:
+        process.kill()
+    if (results := pool._result_queue) is not None:
+        results._writer.close()  # type: ignore[attr-defined]
+    pool.shutdown(cancel_futures=True)
 
 
 def end_with_parent() -> None:

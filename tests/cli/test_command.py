@@ -390,3 +390,26 @@ runpy.run_module("tokalign", run_name="__main__")
     _, said = (ended := start(code=code, stderr=subprocess.PIPE, text=True)).communicate()
     assert ended.returncode == 128 + number
     assert said.strip() in ("", "tokalign: interrupted", "tokalign: terminated")
+
+
+def test_sigterm_is_answered_once() -> None:
+    """`timeout` sends it to a process and to its group; the second must not stop the clearing."""
+    code = """
+import runpy, signal, sys
+
+class Work:
+    def find_spec(self, name, *_):
+        if name == "tokalign.cli.decode":
+            try:
+                signal.raise_signal(signal.SIGTERM)
+            finally:
+                signal.raise_signal(signal.SIGTERM)
+                print("cleared")
+
+sys.meta_path.insert(0, Work())
+sys.argv[1:] = ["decode", "--help"]
+runpy.run_module("tokalign", run_name="__main__")
+"""
+    ended = start(code=code, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert ended.communicate() == ("cleared\n", "tokalign: terminated\n")
+    assert ended.returncode == 143

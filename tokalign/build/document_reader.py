@@ -11,7 +11,7 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 from tokalign.build.documents import read_document
-from tokalign.child_processes import end_with_parent, safe_path, starting
+from tokalign.child_processes import end_pool, end_with_parent, safe_path, starting
 from tokalign.errors import CorpusError
 
 SECONDS = 30.0
@@ -24,7 +24,6 @@ class DocumentReader:
     def __init__(self, limit: float = SECONDS, read: Callable[[Path], str] = read_document) -> None:
         self.limit, self._read = limit, read
         self._pool: ProcessPoolExecutor | None = None
-        self._process = 0
 
     def __enter__(self) -> DocumentReader:
         return self
@@ -50,13 +49,10 @@ class DocumentReader:
                 self._pool = ProcessPoolExecutor(1, spawn, initializer=end_with_parent)
                 with starting():
                     begun = self._pool.submit(os.getpid)
-                self._process = begun.result()
+                begun.result()
         return self._pool
 
     def _end(self) -> None:
         if self._pool is not None:
-            for child in multiprocessing.active_children():
-                if child.pid == self._process:
-                    child.kill()  # unlike `os.kill`, nothing where it has just ended by itself
-            self._pool.shutdown()
+            end_pool(self._pool)
             self._pool = None

@@ -28,6 +28,7 @@ from tokalign.build.compile_pack import compile_pack
 from tokalign.build.corpus import Corpus, Progress, Stage
 from tokalign.build.counting.word_shards import words_of
 from tokalign.build.pipeline import build_tables
+from tokalign.child_processes import end_once
 from tokalign.errors import TokalignError, shown_path
 from tokalign.storage import make_folder, require_writable
 from tokalign.tables.bundle import Bundle, read_bundle
@@ -203,7 +204,7 @@ def _compile_here(pack: Path, path: Path) -> None:
     It ends when stdin does: the one who waits for it was interrupted, or is gone.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C at a terminal is sent to both
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    signal.signal(signal.SIGTERM, end_once)
     target = pickle.load(sys.stdin.buffer)
     Thread(target=_end_with_stdin, daemon=True).start()
 

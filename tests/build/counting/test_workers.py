@@ -79,6 +79,36 @@ def test_processes_end_with_the_one_that_started_them(tmp_path: Path) -> None:
     wait_for(lambda: not any(map(is_running, pids)))
 
 
+@pytest.mark.slow
+def test_ctrl_c_does_not_wait_for_the_rest_of_a_result(tmp_path: Path) -> None:
+    """The process that sends it is ended in the middle, and the pool reads on."""
+    script = tmp_path / "half.py"
+    script.write_text(
+        "import os, pathlib, time\n"
+        "from multiprocessing.connection import Connection\n"
+        "from tokalign.build.counting.workers import workers\n"
+        "def half(connection, content, *_):\n"
+        "    os.write(connection.fileno(), content[:2])\n"
+        "    pathlib.Path('sent').touch()\n"
+        "    time.sleep(600)\n"
+        "def result(*_):\n"
+        "    Connection._send = half\n"
+        "def tasks():\n"
+        "    yield ()\n"
+        "    while not os.path.exists('sent'):\n"
+        "        time.sleep(0.01)\n"
+        "    time.sleep(0.2)\n"
+        "    raise KeyboardInterrupt\n"
+        "if __name__ == '__main__':\n"
+        "    with workers(2, int) as apply:\n"
+        "        list(apply(result, tasks()))\n"
+    )
+    found = subprocess.run(
+        [sys.executable, script], cwd=tmp_path, stderr=subprocess.PIPE, text=True, timeout=HUNG
+    )
+    assert found.stderr.endswith("KeyboardInterrupt\n")
+
+
 def is_running(pid: int) -> bool:
     try:
         os.kill(pid, 0)

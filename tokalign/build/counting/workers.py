@@ -17,7 +17,7 @@ from tempfile import NamedTemporaryFile
 from typing import Protocol, TypeVar
 
 from tokalign.build.counting.word_encoder import BYTES_PER_WORD, MAX_WORDS
-from tokalign.child_processes import end_with_parent, safe_path, starting
+from tokalign.child_processes import end_pool, end_with_parent, safe_path, starting
 from tokalign.errors import OutputError, UsageError
 
 Result = TypeVar("Result")
@@ -101,8 +101,7 @@ def workers(jobs: int, make_state: Callable[[], object]) -> Iterator[Apply]:
                 "finished"
             ) from error
         except BaseException:  # which does not wait for the tasks under way
-            for process in [*(pool._processes or {}).values()]:
-                process.terminate()
+            end_pool(pool)
             raise
         finally:
             pool.shutdown(cancel_futures=True)
