@@ -177,8 +177,8 @@ class DraftModelSession(ModelSession[DraftId]):
         return None if self._short is None else self._short.columns
 
     def _computed(self, rows: Array) -> Array:
-        """f32[n, columns] of rows f[n, vocabulary]: what is done with an id takes a CPU so long
-        that all of Gemma 3 would take it half as long as a pass."""
+        """f32[n, columns] of rows f[n, vocabulary]: `exp` of all ids of Gemma 3 takes a CPU 3.4 ms
+        a row, where a pass takes 130."""
         columns = self._columns
         rows = rows if columns is None else mx.take(rows, columns, axis=-1)
         return rows.astype(mx.float32)
