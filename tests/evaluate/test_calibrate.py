@@ -48,8 +48,7 @@ class Clocked:
     ("budget", "counts", "least"),
     [
         (18.0, {1, 2, 4}, 4),
-        (11.0, {1, 2}, 4),  # three of them would have been repeated twice
-        (4.5, {1, 2}, 1),
+        (4.5, {1, 2, 4}, 1),  # the warm-up is all there is
         (3.5, {1, 2}, 1),  # a third one might take two seconds
         (-1.0, {1, 2}, 1),  # reading the prompt has taken all the time
         (1e9, {1, 2, 4}, 15),
@@ -67,11 +66,20 @@ def test_measuring_ends_in_time_with_what_it_has(
     assert 0 <= sum(shares) <= 1
 
 
+def test_what_tells_less_is_left_out_where_it_would_keep_the_rest_from_being_repeated() -> None:
+    clocked = Clocked(*range(1, 15))
+    for budget, counts, least in ((20.0, 9, 1), (40.0, 11, 2), (100.0, 14, 6)):
+        clocked.now = 0.0
+        times = time_passes(clocked.passes, budget, lambda _: None, clocked.clock)
+        assert [*times] == [*range(1, 1 + counts)]
+        assert min(map(len, times.values())) >= least
+
+
 def test_time_may_end_amid_the_passes_of_a_drafter(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a further step of its search takes is not known then, and all else is."""
     monkeypatch.setattr(calibrate, "machine_of", lambda *_: None)
     clocked = Clocked(1, 2, "draft", "tree")
-    times = time_passes(clocked.passes, 14.0, lambda _: None, clocked.clock)
+    times = time_passes(clocked.passes, 4.0, lambda _: None, clocked.clock)
     curve = curve_of(None, None, 128, times)
     assert curve.draft_pass is not None
     assert curve.tree_pass is None

@@ -37,8 +37,8 @@ _BRIEF_ROWS, _BRIEF_BUDGET = ROWS[:10], 4.0
 _MOST_REPETITIONS = 15
 _READING_SHARE = 0.25
 """Share of the budget that reading the context takes at most, about."""
-_WARMING_SHARE = 0.3
-"""The same of the first repetition."""
+_WARMING_SHARE, _NEEDED = 0.3, 9
+"""The same of the first repetition, beyond so many passes: six counts of rows, and all others."""
 _DISTURBED = 0.2
 """Spread of the times of one row, as a share of their median, above which the curve says so."""
 _FEWEST_COUNTS = 3
@@ -113,8 +113,8 @@ def time_passes(
             Random(repetition).shuffle(order)
         for what in order:
             spent = clock() - start
-            ends = budget if repetition else _WARMING_SHARE * budget
-            if number > 1 and spent + 2 * last > ends:
+            is_needed = repetition or len(times) < _NEEDED
+            if number > 1 and spent + 2 * last > budget * (1 if is_needed else _WARMING_SHARE):
                 break
             number += 1
             share = min(1.0, max(spent / max(budget, 1e-9), repetition / (_MOST_REPETITIONS + 1)))

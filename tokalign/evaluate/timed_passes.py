@@ -34,7 +34,7 @@ from tokalign.tokenizer.vocabulary import DraftId, TargetId
 MOST_ROWS = 64
 
 _FIRST_IDS, _DRAFT_PASSES = 8, 4
-_FIRST_ROWS = 3
+_FIRST_ROWS = 6
 """This many counts of rows are timed before the passes of the draft model."""
 
 Pass = int | str
