@@ -123,6 +123,24 @@ def test_a_server_that_starts_again_goes_on_from_disk(
     assert ids_of(answers[0]) == ids_of(answers[1]) == ids_of(answers[2])
 
 
+def test_a_model_that_is_loaded_again_goes_on_from_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKALIGN_CACHE", str(tmp_path))
+    settings = demo_settings(
+        allow_model_switching=True, prompt_cache_size=1, disk_cache_bytes=1 << 30
+    )
+    prompt, found = "to ja, to ja, to ja i ba, ba i ja " * 9, []
+    with serving(settings) as server:
+        for more in ({}, {"draft_model": ""}, {"model": str(DEMO / "draft")}, {}):
+            found.append(complete(server, prompt, max_tokens=9, **more).json)
+            LATER.write_now()
+    first, alone, _, again = found
+    assert first["choices"] == alone["choices"] == again["choices"]
+    cached = again["usage"]["prompt_tokens_details"]["cached_tokens"]
+    assert cached == first["usage"]["prompt_tokens"] - 1
+
+
 QUESTION, OTHER_QUESTION = "Wisła? " * 9, "Kraków? " * 9
 
 

@@ -6,7 +6,7 @@ All of it belongs to one owner, models and an API key, and serves nobody else.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Sequence
 
 from tokalign.names.memory import machine_memory
 from tokalign.runtime.mlx.context_files import ContextFiles
@@ -40,13 +40,7 @@ class Keeping:
         self.contexts = Contexts(
             size=settings.prompt_cache_size, most_bytes=settings.prompt_cache_bytes
         )
-        self._files: dict[Hashable, ContextFiles] = {}
         self._outputs = OutputStores()
-
-    def clear(self) -> None:
-        """Keep no more; files stay."""
-        self.contexts.clear()
-        self._files.clear()
 
     def outputs(self, job: Job) -> OutputStore | None:
         """The earlier answers to a job's owner, if later ones may be drafted from them."""
@@ -104,12 +98,12 @@ class Keeping:
         self._files_of(job).keep(held)
 
     def _files_of(self, job: Job) -> ContextFiles:
-        owner = job.chain.owner
-        if owner not in self._files:
-            self._files[owner] = self._models.loaded.decoder.context_files(
-                job.request.api_key, most_bytes=self._settings.disk_cache_bytes, note=_LOG.warning
+        key, loaded = job.request.api_key, self._models.loaded
+        if key not in loaded.files:
+            loaded.files[key] = loaded.decoder.context_files(
+                key, most_bytes=self._settings.disk_cache_bytes, note=_LOG.warning
             )
-        return self._files[owner]
+        return loaded.files[key]
 
 
 def _expected_ids(job: Job) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from time import time
@@ -22,6 +22,7 @@ from tokalign.runtime.batch import Batch
 from tokalign.runtime.chat import ChatTemplate, find_template
 from tokalign.runtime.decoder import Decoder
 from tokalign.runtime.grammar import Grammar
+from tokalign.runtime.mlx.context_files import ContextFiles
 from tokalign.runtime.mlx.layers import forgets
 from tokalign.runtime.mlx.weights import read_config, weight_bytes
 from tokalign.runtime.rounds import UNBOUNDED
@@ -42,6 +43,7 @@ class Loaded:
     cannot be cut back to every prefix. samples: caches with an id in them, as of
     `Answering.caches`, that tell how large others get; own: the same of a trained drafter. batch:
     decodes all requests that have read their prompts. fill_in_ends: as of `prompts.fill_in_ends`.
+    files: contexts on disk, by the API key of their owner.
     """
 
     decoder: Decoder
@@ -53,6 +55,7 @@ class Loaded:
     own: list[Any]
     batch: Batch
     fill_in_ends: frozenset[TargetId]
+    files: dict[str, ContextFiles] = field(default_factory=dict)
 
     @classmethod
     def of(cls, decoder: Decoder, served: Settings, note: Callable[[str], None]) -> Loaded:

@@ -343,7 +343,7 @@ class Scheduler:
             self._end(job, end_of_service())
         self._jobs.clear()
         self._preparing.stop()
-        self._kept.clear()
+        self._kept.contexts.clear()
         self.models.reset()
         self._ready.set()
 
