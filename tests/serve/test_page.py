@@ -612,6 +612,120 @@ def test_a_stream_that_breaks_keeps_what_had_come(browser: Any, server: Server) 
         assert page.get_by_role("button", name="Continue").is_visible()
 
 
+def answer_with(page: Any, text: str) -> None:
+    """Have every question answered by this text."""
+    choice = {"delta": {"content": text}, "finish_reason": "stop"}
+    event = f"data: {json.dumps({'choices': [choice]})}\n\n"
+    page.route("**/v1/chat/completions", lambda route: route.fulfill(body=event))
+
+
+def test_a_script_that_runs_to_the_left_begins_on_the_right(browser: Any, server: Server) -> None:
+    text = "مرحبا بالعالم\n\n- واحد\n  ```\n  f(x)\n  ```\n\nWisła"
+    with opened(browser, server) as page:
+        answer_with(page, text)
+        ask(page, "Cześć\nשלום")
+        page.locator("pre").wait_for()
+        blocks = page.evaluate(
+            f"[...document.querySelectorAll('{TEXT} > *')].map(e => getComputedStyle(e).direction)"
+        )
+        assert blocks == ["rtl", "rtl", "ltr"]
+        assert page.locator("pre").evaluate("e => getComputedStyle(e).direction") == "ltr"
+        sides = page.locator(".said").evaluate("""e => {
+          const box = e.getBoundingClientRect(), of = document.createRange(), text = e.firstChild;
+          return [[0, 5], [6, 10]].map(([begin, end]) => {
+            of.setStart(text, begin), of.setEnd(text, end);
+            const { left, right } = of.getBoundingClientRect();
+            return left - box.left < box.right - right ? "left" : "right"; });
+        }""")
+        assert sides[1] == "right"
+
+
+def test_a_name_is_cut_between_characters(browser: Any, server: Server) -> None:
+    with opened(browser, server) as page:
+        answer_with(page, "Tak.")
+        ask(page, "a" + "😀" * 80)
+        assert page.get_by_label("Name of the conversation").input_value() == "a" + "😀" * 59
+
+
+def test_a_browser_without_room_says_so(browser: Any, server: Server) -> None:
+    """And keeps what it had, and the page goes on."""
+    fill = "for (let n = 1 << 22; n; n >>= 1) try { for (let i = 0; ; i++) STORAGE.setItem("
+    fill += "`other${n}.${i}`, 'x'.repeat(n)); } catch {}"
+    with opened(browser, server) as page:
+        answer_with(page, "Tak.")
+        ask(page, USER)
+        assert page.get_by_role("alert").count() == 0
+        page.evaluate(fill.replace("STORAGE", "localStorage"))
+        page.evaluate(fill.replace("STORAGE", "sessionStorage"))
+        ask(page, "A Odra? " * 99)
+        page.get_by_role("alert").get_by_text("no room left").wait_for()
+        assert len(said(page)) == 4
+        page.evaluate("localStorage.removeItem('other4194304.0')")
+        ask(page, "A San?")
+        assert page.get_by_role("alert").count() == 0
+        page.reload()
+        assert len(said(page)) == 6
+
+
+def test_a_second_tab_follows_an_answer_and_is_not_disturbed(browser: Any, server: Server) -> None:
+    with opened(browser, server) as page:
+        answer_with(page, "Tak. " * 900)
+        ask(page, USER)
+        other = page.context.new_page()
+        answer_with(other, "Nie.")
+        other.goto(page.url)
+        search = other.get_by_role("searchbox")
+        search.focus()
+        other.evaluate("$('scroll').scrollTop = 0")
+        wait_for(lambda: other.evaluate("follows") is False)
+        ask(page, "A Odra?")
+        wait_for(lambda: len(said(other)) == 4)
+        assert search.evaluate("e => e === document.activeElement")
+        assert other.evaluate("$('scroll').scrollTop") == 0
+        other.get_by_role("button", name="Edit").first.click()
+        other.keyboard.type("Nowe ")
+        ask(page, "A San?")
+        wait_for(lambda: other.evaluate("chats.get(current.id).messages.length") == 6)
+        assert "Nowe" in other.get_by_label("Edit the message").input_value()
+        other.keyboard.press("Enter")
+        wait_for(lambda: other.evaluate("running.size === 0 && current.messages.length") == 8)
+        kept = other.evaluate("current.messages.map(one => one.content.split(' ')[0])")
+        assert kept[:6] == ["Opisz", "Tak.", "A", "Tak.", "A", "Tak."]
+        assert "Nowe" in other.evaluate("current.messages[6].content")
+
+
+def test_escape_that_ends_a_composition_stops_no_answer(browser: Any, server: Server) -> None:
+    with opened(browser, server) as page:
+        without_end(page)
+        settings(page, max_tokens="60")
+        page.get_by_label("Message", exact=True).fill(USER)
+        page.evaluate("""() => {
+          const escape = { key: "Escape", bubbles: true, isComposing: true };
+          document.addEventListener("keydown", () => { window.ended = running.size; });
+          $("composer").requestSubmit();
+          $("text").dispatchEvent(new KeyboardEvent("keydown", escape));
+        }""")
+        ended(page)
+        assert page.evaluate("[window.ended, path(current)[1].ended]") == [1, "length"]
+
+
+def test_markdown_leaves_most_of_the_server_s_time_to_the_model(
+    browser: Any, server: Server
+) -> None:
+    with opened(browser, server) as page:
+        without_end(page)
+        settings(page, max_tokens="60")
+        page.evaluate("""() => {
+          const later = setTimeout;
+          let now = 0;
+          window.delays = [];
+          performance.now = () => now += 100; // so long took every reply
+          window.setTimeout = (done, ms) => (delays.push(ms), later(done, Math.min(ms, 80)));
+        }""")
+        ask(page, USER)
+        assert any(delay >= 400 for delay in page.evaluate("delays"))
+
+
 def test_a_key_is_asked_for_and_kept_until_the_tab_is_closed(browser: Any, locked: Server) -> None:
     with opened(browser, locked) as page:
         asked = page.get_by_role("dialog", name="API key")

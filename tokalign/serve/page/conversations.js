@@ -5,7 +5,7 @@
 // question that was edited, are siblings of what was there. So nothing that was written is lost.
 
 const CHAT = "tokalign.chat.", DRAFT = "tokalign.draft.", SETTINGS = "tokalign.settings", VIEW = "tokalign.view";
-const chats = new Map(); // id -> {id, title, changed, next, messages}
+const chats = new Map(), unsaved = new Set(); // id -> {id, title, changed, next, messages}; those for which the browser has no room
 let settings = stored(SETTINGS, {}), current = null;
 
 function stored(key, otherwise) {
@@ -14,6 +14,7 @@ function stored(key, otherwise) {
 function put(key, value) {
   try { localStorage.setItem(key, JSON.stringify(value)); return true; } catch { return false; }
 }
+const beginning = (text, most) => [...text.slice(0, 2 * most)].slice(0, most).join(""); // of whole characters
 const newest = () => [...chats.values()].sort((a, b) => b.changed - a.changed);
 function begun(given = {}) { // a conversation, also one of an older page, whose messages are a list
   const chat = { id: crypto.getRandomValues(new Uint32Array(2)).join("-"), title: "", changed: 0, messages: [], ...given };
@@ -26,13 +27,20 @@ function load(id) {
   const chat = stored(CHAT + id);
   if (!Array.isArray(chat?.messages)) return chats.delete(id);
   for (const message of chat.messages) if (message.role === "assistant") message.ended ??= "stopped"; // the page was left
-  chats.set(id, begun(chat));
+  const known = chats.get(id), read = begun(chat);
+  if (known) read.messages = read.messages.map((message, i) => renewed(known.messages[i], message));
+  chats.set(id, renewed(known, read));
+}
+function renewed(old = {}, data) { // the same object, for whoever shows or edits it
+  for (const key of Object.keys(old)) delete old[key];
+  return Object.assign(old, data);
 }
 function save(chat) {
   if (!chat.messages.length || !chats.has(chat.id)) return;
+  unsaved.delete(chat);
   while (!put(CHAT + chat.id, chat)) { // full: the colours of the oldest answers go first
     const loaded = newest().findLast(other => other.messages.some(message => message.tokens));
-    if (!loaded) return say("The browser has no room left: delete or export conversations.");
+    if (!loaded) return unsaved.add(chat);
     for (const message of loaded.messages) delete message.tokens;
     put(CHAT + loaded.id, loaded);
   }
@@ -67,7 +75,7 @@ function takeBack(chat) { // the last message, which has no answer; its text
 function exported(chat) {
   const data = JSON.stringify({ ...chat, exported: new Date().toISOString(), settings }, null, 1);
   const url = URL.createObjectURL(new Blob([data], { type: "application/json" }));
-  element("a", { href: url, download: `${chat.title.match(/[\p{L}\p{N}]+/gu)?.join("-").slice(0, 40) ?? "conversation"}.json` }).click();
+  element("a", { href: url, download: `${beginning(chat.title.match(/[\p{L}\p{N}]+/gu)?.join("-") ?? "conversation", 40)}.json` }).click();
   setTimeout(() => URL.revokeObjectURL(url), 1000);
 }
 function imported(text) { // what `exported` wrote, or a list of messages, as /save of `tokalign chat` writes it
@@ -78,7 +86,7 @@ function imported(text) { // what `exported` wrote, or a list of messages, as /s
   const messages = all.filter(({ role }) => role !== "system");
   const inside = i => i === undefined || (Number.isInteger(i) && i >= -1 && i < messages.length);
   const isTree = messages.every(({ parent, next }, i) => Number.isInteger(parent) && parent < i && inside(parent) && inside(next) && !(next <= i));
-  const title = String(given.title || messages[0].content.split("\n")[0]).slice(0, 120);
+  const title = beginning(String(given.title || messages[0].content.split("\n", 1)[0]), 120);
   const chat = begun({ title, system: isText(system) ? system : undefined, changed: Date.now(), messages, next: isTree && inside(given.next) ? given.next : undefined });
   for (const message of messages) { // figures of another kind than ours are left out
     const { tokens = [], by, count, passes } = message, isToken = one => Array.isArray(one) && one.length > 2 && one.slice(0, 3).every(isText);

@@ -28,6 +28,7 @@ function refresh(chat, toEnd = true) { // after a message came, ended or changed
   if (run && !run.began) $("log").append(element("p", { class: "progress wait" }, progress(run)));
   if (chat.trouble) $("log").append(element("div", { class: "error", role: "alert" }, chat.trouble.text,
     element("div", { class: "actions" }, action("Try again", () => answer(chat, chat.trouble.parent)))));
+  if (unsaved.has(chat)) $("log").append(element("p", { class: "error", role: "alert" }, "The browser has no room left to keep this: export it, or delete other conversations."));
   button();
   stick(toEnd);
   focus?.();
@@ -134,7 +135,7 @@ function legend({ by, count }) {
 
 const drawn = new WeakMap(); // message -> {blocks: [{from, to, element}], to: how much of it was parsed, live: by parts}
 function parts(message, live) { // the blocks of an answer, then what has not been parsed, as it is
-  const state = drawn.get(message) ?? { blocks: [], to: 0, rest: element("p"), ends: [] };
+  const state = drawn.get(message) ?? { blocks: [], to: 0, rest: element("p", { dir: "auto" }), ends: [] };
   drawn.set(message, state);
   if (!state.asking && !state.failed && (state.to < message.content.length || (state.live && !live))) parse(message, state, live);
   const end = Math.min(state.to, state.blocks.at(-1)?.to ?? 0), rest = message.content.slice(end);
@@ -143,16 +144,17 @@ function parts(message, live) { // the blocks of an answer, then what has not be
   return [...state.blocks.map(block => block.element), ...(at < message.content.length ? [state.rest] : [])];
 }
 async function parse(message, state, live) {
-  const length = message.content.length, from = live ? state.blocks.at(-1)?.from ?? 0 : 0;
+  const began = performance.now(), length = message.content.length, from = live ? state.blocks.at(-1)?.from ?? 0 : 0;
   state.asking = true;
   try {
     const reply = await posted("page/markdown", "text/plain", message.content.slice(from));
     if (!reply.ok) throw new Error();
     const { blocks } = await reply.json();
     const made = blocks.map(({ from: begin, to, node }) => ({ from: from + begin, to: from + to, element: build(node, from, message, state)[0] }));
+    for (const block of made) block.element.dir ||= "auto";
     Object.assign(state, { blocks: [...state.blocks.filter(block => block.to <= from), ...made], to: length, live });
   } catch { state.failed = true; setTimeout(() => { state.failed = false; }, 2000); } // it stays as it is
-  setTimeout(() => { state.asking = false; const article = articleOf(message); if (article) { fill(article, message); stick(false); } }, live ? 80 : 0);
+  setTimeout(() => { state.asking = false; const article = articleOf(message); if (article) { fill(article, message); stick(false); } }, live ? 80 + 4 * (performance.now() - began) : 0); // most of the server's time is left to the model
 }
 function articleOf(message) {
   const at = path(current).indexOf(message);
@@ -172,7 +174,7 @@ function build(node, from, message, state) { // -> elements and texts
 }
 function block(language, children) {
   const code = element("code", {}, ...children);
-  return element("figure", {}, element("figcaption", {}, language, copier(() => code.textContent.trimEnd())),
+  return element("figure", { dir: "ltr" }, element("figcaption", {}, language, copier(() => code.textContent.trimEnd())),
     element("pre", { tabindex: "0" }, code));
 }
 function pieces({ at, text }, message, state) { // a text, cut where its tokens end

@@ -71,7 +71,7 @@ async function send() {
   if (before?.role === "user") { // it has no answer: this is the rest of it
     before.content += `\n\n${content}`;
   } else add(chat, { role: "user", content, parent: before ? chat.messages.indexOf(before) : -1 });
-  chat.title ||= content.split("\n")[0].slice(0, 60);
+  chat.title ||= beginning(content.split("\n", 1)[0], 60);
   chats.set(chat.id, chat);
   save(chat);
   history.replaceState(null, "", `#${chat.id}`);
@@ -80,13 +80,13 @@ async function send() {
   answer(chat, chat.messages.indexOf(path(chat).at(-1)));
 }
 function reopen(text, chat) { // a question that was stopped before its answer began is edited and sent again
-  if (chat !== current || $("text").value) return sessionStorage.setItem(DRAFT + (chats.has(chat.id) ? chat.id : ""), text);
+  if (chat !== current || $("text").value) return keep(text, chat);
   $("text").value = text;
   keep(text);
   grow();
 }
-function keep(text) { // what is being written survives a reload
-  sessionStorage.setItem(DRAFT + (chats.has(current.id) ? current.id : ""), text);
+function keep(text, chat = current) { // what is being written survives a reload, if the browser has room
+  try { sessionStorage.setItem(DRAFT + (chats.has(chat.id) ? chat.id : ""), text); } catch { say("The browser has no room left to keep the message."); }
 }
 function grow() {
   $("text").style.height = "auto";
@@ -155,7 +155,7 @@ $("file").addEventListener("change", async () => {
   try { show(imported(await file.text()).id); } catch { $("log").prepend(element("p", { class: "error", role: "alert" }, `${file.name} has no conversation in it: choose a file that Export or /save of tokalign chat wrote.`)); stick(false); }
 });
 document.addEventListener("keydown", event => {
-  if (event.key === "Escape" && !document.querySelector("dialog[open], nav:popover-open")) running.get(current.id)?.stop.abort();
+  if (event.key === "Escape" && !event.isComposing && !document.querySelector("dialog[open], nav:popover-open")) running.get(current.id)?.stop.abort();
 });
 $("title").addEventListener("change", () => {
   current.title = $("title").value.trim() || current.title;
@@ -169,7 +169,11 @@ window.addEventListener("hashchange", () => show(location.hash.slice(1)));
 window.addEventListener("pagehide", () => { for (const id of running.keys()) save(chats.get(id)); });
 window.addEventListener("storage", ({ key }) => { // another tab has written
   const id = key?.startsWith(CHAT) && key.slice(CHAT.length);
-  if (id && !running.has(id)) { load(id); if (id === current.id) show(id); else list(); }
+  if (!id || running.has(id)) return;
+  load(id);
+  if (id !== current.id) list();
+  else if (!chats.has(id)) show();
+  else if (!$("log").querySelector("textarea")) refresh(current = chats.get(id), false); // else a message is being edited
 });
 
 for (const key of Object.keys(localStorage)) if (key.startsWith(CHAT)) load(key.slice(CHAT.length));
