@@ -14,6 +14,7 @@ from processes import wait_for
 from scripted_scheduler import begun, say, scripted
 from served import request
 
+from tokalign.serve import server as server_module
 from tokalign.serve import streams
 from tokalign.serve.admission import Refusal
 from tokalign.serve.request import ApiRequest
@@ -28,13 +29,16 @@ PATHS = {
 }
 
 
-def connected(server: Server, path: str, body: dict[str, Any]) -> socket.socket:
-    """A connection that has sent this request."""
+def connected(
+    server: Server, path: str, body: dict[str, Any], *, times: int = 1, keep: bool = False
+) -> socket.socket:
+    """A connection that has sent this request so many times. keep: for further ones."""
     host, port = server.url.removeprefix("http://").split(":")
     client = socket.create_connection((host, int(port)), timeout=60)
     data = json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
-    client.sendall(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data)
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\n"
+    head += "" if keep else "Connection: close\r\n"
+    client.sendall((f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data) * times)
     return client
 
 
@@ -74,6 +78,26 @@ def test_a_client_that_only_stops_sending_gets_its_answer(
     assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
     assert answer.count(b"HTTP/1.1") == 1
     assert "Wisła" in answer.decode() or "Wis\\u0142a" in answer.decode()
+
+
+def test_a_connection_is_closed_after_the_last_answer_to_a_client_that_only_stops_sending(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It waits for no further request, and answers all that were sent at once."""
+    ready = threading.Event()
+
+    def script(asked: ApiRequest, put: Put) -> None:
+        answer = begun(asked, put)
+        ready.wait(60)
+        say(answer, "Wisła", ".")
+
+    monkeypatch.setattr(server_module, "_KEEP_ALIVE", 600)
+    with scripted(monkeypatch, script) as (server, scheduler):
+        client = connected(server, "/v1/completions", {"prompt": "a"}, times=2, keep=True)
+        wait_for(lambda: bool(scheduler.asked))
+        client.shutdown(socket.SHUT_WR)
+        threading.Timer(0.3, ready.set).start()
+        assert rest(client).count(b"HTTP/1.1 200 OK") == 2
 
 
 @pytest.mark.parametrize("half", [False, True])

@@ -34,6 +34,7 @@ class Connection(H11Protocol):
 
     most: int
     seconds: float
+    _has_ended = False  # whether the client sends no more
     _arriving: TimerHandle | None = None
     _stalled: TimerHandle | None = None
 
@@ -62,11 +63,18 @@ class Connection(H11Protocol):
         """The client sends no more. Returns: whether it may still get an answer."""
         if self.cycle is None or self.cycle.response_complete:
             return False
+        self._has_ended = True
         if self.cycle.more_body:
             self.send_400_response("the body ends before its Content-Length")
         else:
             self._probe(_FIRST_PROBE)
         return True
+
+    def on_response_complete(self) -> None:
+        """Close after the last answer to a client that sends no more."""
+        super().on_response_complete()
+        if self._has_ended and self.cycle.response_complete:
+            self.transport.close()
 
     def pause_writing(self) -> None:
         super().pause_writing()
