@@ -4,11 +4,26 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from shlex import quote
 
+from tokalign.errors import MissingAssetError, TokalignError
 from tokalign.storage import parse_json
+
+
+@contextmanager
+def needing(
+    what: str, *, extra: str, kind: type[TokalignError] = MissingAssetError
+) -> Iterator[None]:
+    """Import what an extra of tokalign has. what: who needs it, as in "Parquet is read by pyarrow;
+    install it". Raises: an error of this kind, with the command, if it is not installed."""
+    try:
+        yield
+    except ImportError as error:
+        raise kind(f"{what} with: {install_line(extra=extra)}") from error
 
 
 def install_line(package: str = "", *, extra: str = "", alone: bool = False) -> str:

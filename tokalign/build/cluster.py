@@ -30,7 +30,7 @@ from tokalign.build.pack import counting_words, pack_bundle
 from tokalign.build.pipeline import BuildReport, build_tables, require_outputs
 from tokalign.child_processes import safe_path
 from tokalign.errors import CorpusError, OutputError, UsageError
-from tokalign.installation import install_line
+from tokalign.installation import needing
 from tokalign.storage import locked, write_file
 from tokalign.tables.bundle import Bundle
 from tokalign.tables.header import MOST_HEADER_BYTES
@@ -206,13 +206,9 @@ def run_job(
     The machine that does task 0 waits for the others; elsewhere the report has no table.
     Raises: what a task raised; UsageError without datatrove.
     """
-    try:
+    runs_on = "--engine datatrove runs on datatrove; install it"
+    with needing(runs_on, extra="cluster", kind=UsageError):
         from datatrove.executor import LocalPipelineExecutor
-    except ImportError as error:
-        raise UsageError(
-            "--engine datatrove runs on datatrove; install it with: "
-            + install_line(extra="cluster")
-        ) from error
     started = time.monotonic()
     encoding = LocalPipelineExecutor(
         pipeline=[Task(job, "encode")],

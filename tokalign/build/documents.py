@@ -22,7 +22,7 @@ from unicodedata import normalize
 from tokalign.build.never_read import NAMES, key_in
 from tokalign.build.text_files import HTML
 from tokalign.errors import CorpusError, MissingAssetError, UsageError
-from tokalign.installation import install_line
+from tokalign.installation import needing
 from tokalign.storage import open_regular
 
 if TYPE_CHECKING:
@@ -47,6 +47,8 @@ OF_PROGRAMS = (
     "robots.txt",
 )
 """What programs keep beside the documents of a person, as patterns of a .gitignore file."""
+
+_LIBRARIES = "reading documents needs libraries that are not installed; install them"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -104,23 +106,14 @@ def _check_folder(folder: Path) -> None:
 
 
 def _spec(patterns: Iterable[str]) -> GitIgnoreSpec:
-    try:
+    with needing(_LIBRARIES, extra="documents"):
         from pathspec import GitIgnoreSpec
-    except ModuleNotFoundError as error:
-        raise _missing_libraries() from error
     try:
         return GitIgnoreSpec.from_lines(patterns)
     except ValueError as error:
         raise UsageError(
             f"a pattern to exclude means nothing ({error}); write it as in a .gitignore file"
         ) from error
-
-
-def _missing_libraries() -> MissingAssetError:
-    return MissingAssetError(
-        "reading documents needs libraries that are not installed; install them with: "
-        + install_line(extra="documents")
-    )
 
 
 def _folded(name: str) -> str:
@@ -247,10 +240,8 @@ def _plain_text(path: Path, data: bytes) -> str:
 
 
 def _encoding(data: bytes, *, html: bool = False) -> str:
-    try:
+    with needing(_LIBRARIES, extra="documents"):
         from resiliparse.parse.encoding import detect_encoding
-    except ModuleNotFoundError as error:
-        raise _missing_libraries() from error
     encoding = str(detect_encoding(data, from_html_meta=html) or "utf-8")
     if encoding == "iso8859-13" and _OF_WINDOWS.search(data):
         return "cp1257"
@@ -271,10 +262,8 @@ def _html_text(path: Path, data: bytes) -> str:
 
 
 def _pdf_pages(path: Path, data: bytes) -> Iterator[str]:
-    try:
+    with needing(_LIBRARIES, extra="documents"):
         import pypdfium2
-    except ModuleNotFoundError as error:
-        raise _missing_libraries() from error
     try:
         with pypdfium2.PdfDocument(data) as document:
             for page in document:

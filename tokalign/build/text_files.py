@@ -17,7 +17,7 @@ from typing import Any
 
 from tokalign.build.sources import BROKEN, PACKINGS, CorpusFile, unpack, why_not_unpacked
 from tokalign.errors import CorpusError, UsageError
-from tokalign.installation import install_line
+from tokalign.installation import needing
 from tokalign.storage import unwritable
 from tokalign.tables.header import FileStamp
 
@@ -286,14 +286,10 @@ def read_column(path: Path, column: str, *, location: str) -> Iterator[Any]:
     Raises: CorpusError for a file that is damaged or no Parquet, or without such a column of text;
     UsageError without pyarrow.
     """
-    try:
+    read_by = f"{location}: Parquet is read by pyarrow; install it"
+    with needing(read_by, extra="corpora", kind=UsageError):
         import pyarrow
         from pyarrow import parquet
-    except ImportError as error:
-        raise UsageError(
-            f"{location}: Parquet is read by pyarrow; install it with: "
-            + install_line(extra="corpora")
-        ) from error
     try:
         with parquet.ParquetFile(path, **_READING) as file:
             _require_text(file.schema_arrow, column, location)

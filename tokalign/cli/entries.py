@@ -17,8 +17,7 @@ from platformdirs import user_state_path
 
 from tokalign.cli.dialogue import BLOCK, COMMANDS, EntryLines
 from tokalign.cli.output import reading_stdin
-from tokalign.errors import MissingAssetError
-from tokalign.installation import install_line
+from tokalign.installation import needing
 from tokalign.storage import unwritable
 
 PROMPT, MORE = "> ", "… "
@@ -100,13 +99,9 @@ def open_entries(*, keeps: bool) -> Entries:
             sys.stdin.reconfigure(errors="surrogateescape")
         return StreamEntries(sys.stdin)
     folder = user_state_path("tokalign", appauthor=False)
-    try:
+    needs = "line editing needs prompt_toolkit, which is not installed; install it"
+    with needing(needs, extra="mlx"):
         return EditedEntries(folder / "chat-history" if keeps else None)
-    except ModuleNotFoundError as error:
-        raise MissingAssetError(
-            "line editing needs prompt_toolkit, which is not installed; install it with: "
-            + install_line(extra="mlx")
-        ) from error
 
 
 def _is_terminal() -> bool:

@@ -19,8 +19,8 @@ from pathlib import Path
 from tempfile import gettempdir, mkdtemp
 from typing import Any
 
-from tokalign.errors import MissingAssetError, UsageError
-from tokalign.installation import install_line
+from tokalign.errors import UsageError
+from tokalign.installation import needing
 from tokalign.storage import cache_folder, make_folder, require_writable, unwritable
 
 _GROUP, _BITS, _PARTS = 32, 4, ("scales", "biases")
@@ -49,13 +49,8 @@ _CONTROL = 3
 def packaged_model(file: Path) -> Path:
     """The folder of the "llama" model in a GGUF file, which is written when it is first asked for.
     Raises: MissingAssetError without mlx; UsageError for a cache that cannot be written to."""
-    try:
+    with needing(f"{file.name} is read by mlx, which is not installed; install it", extra="mlx"):
         import mlx.core as mx
-    except ImportError as error:
-        raise MissingAssetError(
-            f"{file.name} is read by mlx, which is not installed; install it with: "
-            + install_line(extra="mlx")
-        ) from error
     quantized = mx.default_device().type != mx.cpu
     folder = _place(f"{file.stem.lower()}-{'mlx' if quantized else 'float32'}")
     if folder.exists():
