@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from hashlib import file_digest
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from tokalign.runtime.mlx.layers import leaves_of
+from tokalign.tables.finding import file_sha256
 
 _FORMAT = "tokalign-context 2"
 SUFFIX = ".safetensors"
@@ -85,8 +85,7 @@ def read_header(path: Path) -> ContextFile:
 
 def digest_of(path: Path) -> str:
     """The digest in a file's name. Raises: OSError."""
-    with path.open("rb") as file:
-        return file_digest(file, "sha256").hexdigest()[:32]
+    return file_sha256(path)[:32]
 
 
 def read_arrays(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
