@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from compared_names import compared_names
+from histories import template_messages
 
-from tokalign.conversation.history import template_messages
 from tokalign.conversation.rendering import merged, rendered
 from tokalign.errors import UsageError
 

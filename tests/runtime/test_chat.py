@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from histories import template_messages
 from places import DEMO
 
-from tokalign.conversation.history import template_messages
 from tokalign.conversation.rendering import rendered
 from tokalign.errors import UsageError
 from tokalign.runtime.chat import (

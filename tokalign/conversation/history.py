@@ -27,11 +27,6 @@ Item = TypeVar("Item")
 _TEXTS = ("text", "input_text", "output_text", "refusal", "summary_text", "reasoning_text")
 
 
-def template_messages(messages: Iterable[Mapping[str, Any]]) -> list[Message]:
-    """Messages in the form of chat completions, each content a text; as `read_messages`."""
-    return read_messages(named("messages", messages))
-
-
 def named(field: str, items: Iterable[Item]) -> Iterator[tuple[str, Item]]:
     """Items of a request's field, each with its path."""
     return ((f"{field}[{index}]", item) for index, item in enumerate(items))
