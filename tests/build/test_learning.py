@@ -219,6 +219,14 @@ def test_what_a_killed_run_left_of_documents_that_are_gone_is_deleted(
     assert not notes.counting.exists()
 
 
+def test_a_data_folder_that_cannot_be_made_is_chosen_by_a_variable(
+    folder: Path, target: Path, user_data: Path
+) -> None:
+    user_data.touch()
+    with pytest.raises(UsageError, match="set XDG_DATA_HOME"):
+        learn("notes", folders=[folder], targets=[str(target)])
+
+
 def test_two_processes_do_not_change_one_collection(notes: Collection) -> None:
     for change in (again, notes.forget):
         with (

@@ -121,7 +121,8 @@ class Collection:
         try:
             private_folder(self.folder)
         except OSError as error:
-            raise unwritable(self.folder, error) from error
+            remedy = "set XDG_DATA_HOME to a folder of yours that you may write to"
+            raise unwritable(self.folder, error, remedy) from error
         with locked(self.folder / _LOCK, f"learning {self.name}", "wait until it has ended"):
             for unfinished in self.folder.glob(f".*{TEMPORARY_SUFFIX}"):
                 unfinished.unlink()

@@ -18,9 +18,9 @@ from mlx_lm.convert import convert
 from mlx_lm.tuner.utils import linear_to_lora_layers, load_adapters
 from mlx_lm.utils import load_model
 
-from tokalign.errors import IncompatibleError, MissingAssetError, UsageError
+from tokalign.errors import IncompatibleError, MissingAssetError, OutputError, UsageError
 from tokalign.runtime.decoder import LanguageModel
-from tokalign.runtime.mlx import machine
+from tokalign.runtime.mlx import machine, weights
 from tokalign.runtime.mlx.machine import Wiring
 from tokalign.runtime.mlx.weights import content_fingerprint, default_dtype, load_weights
 from tokalign.tokenizer.vocabulary import TargetId
@@ -139,6 +139,24 @@ def test_a_damaged_folder_is_one_line(
         load_weights(folder)
     assert told in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "told",
+    ["filesystem error: cannot create directories: Read-only", "[Compile::eval_cpu] Failed to"],
+)
+def test_a_model_is_not_blamed_for_a_temporary_folder(
+    told: str, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a CPU mlx writes what it compiles there, with the first pass."""
+
+    def fail(_model: object) -> None:
+        raise RuntimeError(told)
+
+    monkeypatch.setattr(weights, "_require_logits", fail)
+    with pytest.raises(OutputError, match=r"set TMPDIR") as refused:
+        load_weights(model)
+    assert told in str(refused.value)
 
 
 def test_what_is_no_model_or_adapter_is_refused(model: Path, adapter: Path, tmp_path: Path) -> None:

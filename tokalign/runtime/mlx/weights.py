@@ -18,7 +18,13 @@ from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.models.rope_utils import DynamicNTKScalingRoPE
 from mlx_lm.utils import load_config, load_model, load_tokenizer
 
-from tokalign.errors import IncompatibleError, MissingAssetError, UsageError, in_one_line
+from tokalign.errors import (
+    IncompatibleError,
+    MissingAssetError,
+    OutputError,
+    UsageError,
+    in_one_line,
+)
 from tokalign.runtime.rounds import UNBOUNDED
 from tokalign.storage import appearing
 
@@ -74,13 +80,18 @@ def _require_logits(model: Any) -> None:
 
 @contextmanager
 def _loading(folder: Path) -> Iterator[None]:
-    """Raises: MissingAssetError for what mlx-lm finds missing, damaged or garbled."""
+    """Raises: MissingAssetError for what mlx-lm finds missing, damaged or garbled; OutputError if
+    mlx cannot keep what it compiles."""
     try:
         yield
     except MODEL_ERRORS as error:
+        told = in_one_line(error)
+        if told.startswith(("filesystem error", "[Compile")):
+            remedy = "set TMPDIR to a folder that you may write to, with room"
+            raise OutputError(f"mlx cannot compile ({told}); {remedy}") from error
         raise MissingAssetError(
-            f"{folder} holds no model that mlx-lm can load ({in_one_line(error)}); fetch it again, "
-            "or convert it with: mlx_lm.convert --hf-path REPOSITORY --mlx-path FOLDER"
+            f"{folder} holds no model that mlx-lm can load ({told}); fetch it again, or convert "
+            "it with: mlx_lm.convert --hf-path REPOSITORY --mlx-path FOLDER"
         ) from error
 
 
