@@ -75,6 +75,21 @@ def test_what_tells_less_is_left_out_where_it_would_keep_the_rest_from_being_rep
         assert min(map(len, times.values())) >= least
 
 
+def test_more_rows_take_less_only_where_that_was_seen_often(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(calibrate, "machine_of", lambda *_: None)
+    once = {1: [1.0, 1.1], 2: [1.4, 1.6], 4: [1.1, 1.1], 8: [2.0, 2.0]}
+    seldom = curve_of(None, None, 128, dict[Pass, list[float]](once)).rows
+    assert seldom[2] == seldom[4]
+    assert seldom[4].median == pytest.approx(1.25)
+    assert seldom[1].median == pytest.approx(1.05)
+    assert seldom[8].median == 2.0
+    often = {count: seconds * 5 for count, seconds in once.items()}
+    steps = curve_of(None, None, 128, dict[Pass, list[float]](often)).rows
+    assert [steps[count].median for count in (2, 4)] == pytest.approx([1.5, 1.1])
+
+
 def test_time_may_end_amid_the_passes_of_a_drafter(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a further step of its search takes is not known then, and all else is."""
     monkeypatch.setattr(calibrate, "machine_of", lambda *_: None)
