@@ -23,7 +23,7 @@ from typing import IO, Any
 import zstandard
 
 from tokalign.errors import CorpusError, is_text, not_utf8
-from tokalign.storage import open_regular
+from tokalign.storage import as_path, open_regular
 
 LARGEST_WINDOW = 1 << 27
 """Bytes of text that an archive may refer back to, all of which are kept in memory. The command
@@ -159,7 +159,8 @@ def _find(name: str, stdin: Callable[[], Path] | None) -> list[CorpusFile]:
         return [CorpusFile.of_path(stdin())]
     if _is_url(name):
         return _find_remote(name)
-    path = Path(name)
+    path = as_path(name)
+    name = str(path)
     if path.is_dir():
         return _in_folder(name, str(path), map(str, filter(Path.is_file, path.rglob("*"))))
     if any(c in name for c in _MAGIC) and not path.exists():

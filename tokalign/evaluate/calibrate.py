@@ -161,7 +161,7 @@ def _timings_of_rows(times: Mapping[int, list[float]]) -> dict[int, Timing]:
 def curve_of(target: Any, draft: Any, length: int, times: Mapping[Pass, list[float]]) -> CostCurve:
     """The curve of these times after a context of `length` ids."""
     timings = {what: Timing.of(seconds) for what, seconds in times.items()}
-    rows = {what: seconds for what, seconds in times.items() if isinstance(what, int)}
+    rows = _timings_of_rows({what: times[what] for what in times if isinstance(what, int)})
     single, count = timings[1], len(times[1])
     spread = (single.high - single.low) / single.median
     unsound = _why_unsound(times)
@@ -172,10 +172,10 @@ def curve_of(target: Any, draft: Any, length: int, times: Mapping[Pass, list[flo
         f"the times of one row differ by {spread:.0%}"
         + (", so other programs disturbed the measurement" if spread > _DISTURBED else ""),
         context=length,
-        rows=_timings_of_rows(rows),
+        rows=rows,
         draft_pass=timings.get("draft"),
         tree_pass=timings.get("tree"),
-        host=max(0.0, single.median - median(times["ahead"])) if "ahead" in times else 0.0,
+        host=max(0.0, rows[1].median - median(times["ahead"])) if "ahead" in times else 0.0,
         machine=machine_of(target, draft),
         notes={} if unsound is None else {_UNSOUND: unsound},
     )

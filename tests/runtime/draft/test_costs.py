@@ -131,6 +131,15 @@ def test_a_draft_takes_longer_where_the_target_does() -> None:
     assert known.times(2, 0.020) == pytest.approx([0.003, 0.006], rel=0.05)
 
 
+def test_a_draft_is_timed_anew_where_the_pass_that_it_was_counted_in_is_doubted() -> None:
+    drafts = PassTimes([0.1, 0.2], weight=0)
+    drafts.observe(1, 0.8)
+    drafts.forget()
+    assert drafts.table(2) == pytest.approx((0.1, 0.2))
+    drafts.observe(2, 0.1)
+    assert drafts.table(2) == pytest.approx((0.05, 0.1)), "no time is known that could bound it"
+
+
 def test_another_thread_may_doubt_times_while_they_are_read() -> None:
     class Shared(PassTimes):
         is_read = False

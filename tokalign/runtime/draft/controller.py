@@ -169,6 +169,9 @@ class Controller(Drafter):
             if not self._timing and knowledge.doubts.is_due and costs.is_doubtful:
                 knowledge.doubts.tried()
                 costs.doubt_plain()
+                for model in self._models:  # its times are counted in that of one row
+                    model.known.drafts.forget()
+                    model.known.reading.forget()
                 self._timing = [*_FIRST_TIMING[1:]]
             if self._timing:
                 return self._timing.pop(0)

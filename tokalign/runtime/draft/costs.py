@@ -105,7 +105,8 @@ class PassTimes:
 
     @property
     def is_calibrated(self) -> bool:
-        """Whether times are in seconds: the prior is, or something has been observed."""
+        """Whether times are in the unit of observations, seconds or passes of the target: the prior
+        is, or something has been observed."""
         return bool(self._weight or self._ratios)
 
     @property
@@ -119,8 +120,8 @@ class PassTimes:
         assumed far too low: one long draft has cost fifty passes."""
         return self.known + 2
 
-    def observe(self, count: int, seconds: float) -> None:
-        ratio = seconds / self._prior.verify(count)
+    def observe(self, count: int, time: float) -> None:
+        ratio = time / self._prior.verify(count)
         if self.is_calibrated and self._weights.get(count) != _DOUBTED:
             expected = self._ratio(count)
             ratio = min(max(ratio, expected / _OUTLIER), expected * _OUTLIER)
@@ -135,6 +136,10 @@ class PassTimes:
         """Forget what was observed, that of 1 when it is observed again."""
         if self._ratios:
             self._ratios, self._weights = {1: self._ratio(1)}, {1: _DOUBTED}
+
+    def forget(self) -> None:
+        """Forget what was observed."""
+        self._ratios, self._weights, self._table = {}, {}, ()
 
     def count_round(self) -> None:
         """A round is over, whether or not a pass of it was observed."""
