@@ -100,6 +100,28 @@ def test_a_connection_is_closed_after_the_last_answer_to_a_client_that_only_stop
         assert rest(client).count(b"HTTP/1.1 200 OK") == 2
 
 
+def test_a_further_request_whose_rest_cannot_come_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ready = threading.Event()
+
+    def script(asked: ApiRequest, put: Put) -> None:
+        answer = begun(asked, put)
+        ready.wait(60)
+        say(answer, "Wisła", ".")
+
+    with scripted(monkeypatch, script) as (server, scheduler):
+        client = connected(server, "/v1/completions", {"prompt": "a"}, keep=True)
+        client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n")
+        client.sendall(b"Content-Length: 99\r\n\r\n{")
+        wait_for(lambda: bool(scheduler.asked))
+        client.shutdown(socket.SHUT_WR)
+        threading.Timer(0.3, ready.set).start()
+        answers = rest(client)
+        assert answers.count(b"HTTP/1.1 200 OK") == 1
+        assert b"before its Content-Length" in answers
+
+
 @pytest.mark.parametrize("half", [False, True])
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_client_that_leaves_is_noticed_whether_or_not_it_had_stopped_sending(

@@ -21,6 +21,8 @@ _OPENING = b"HTTP/1.1 "
 _FIRST_PROBE, _SLOWEST_PROBES = 0.02, 1.0
 """Seconds between the bytes of the opening: twice as many each time."""
 
+_CUT = "the body ends before its Content-Length"
+
 _GRACE = 5.0
 """Seconds after its time in which a request may still be sent, for its refusal to be read."""
 
@@ -65,7 +67,7 @@ class Connection(H11Protocol):
             return False
         self._has_ended = True
         if self.cycle.more_body:
-            self.send_400_response("the body ends before its Content-Length")
+            self.send_400_response(_CUT)
         else:
             self._probe(_FIRST_PROBE)
         return True
@@ -73,8 +75,12 @@ class Connection(H11Protocol):
     def on_response_complete(self) -> None:
         """Close after the last answer to a client that sends no more."""
         super().on_response_complete()
-        if self._has_ended and self.cycle.response_complete:
+        if not self._has_ended:
+            return
+        if self.cycle.response_complete:
             self.transport.close()
+        elif self.cycle.more_body:  # the rest of a further request cannot come
+            self.send_400_response(_CUT)
 
     def pause_writing(self) -> None:
         super().pause_writing()
