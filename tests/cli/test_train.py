@@ -122,7 +122,8 @@ def test_texts_are_given_as_to_build_and_looked_for_before_anything_loads(
     target: Path, sentences: Path, trained: tuple[Path, Ended], tmp_path: Path
 ) -> None:
     output = tmp_path / "drafter"
-    for more in ((), ("--dry-run",)):
+    prompted = ("--from-model", "99", "--prompts", str(sentences))
+    for more in ((), ("--dry-run",), prompted):
         ended = run(target, tmp_path / "none.txt", output, *more)
         assert (ended.code, ended.err.splitlines()) == (1, ended.err.splitlines()[:1])
         assert not output.exists()

@@ -193,7 +193,8 @@ def command(
     plan = TrainPlan.of(draft, output, values)
     sources = find_sources(files, note=note)
     prompts = values["prompts"] and [values["prompts"]]
-    given = Corpus(prompts or sources, field=field)
+    corpus = Corpus(sources, field=field)  # which looks for the files before hours of work
+    given = Corpus(prompts, field=field) if prompts else corpus
     if dry_run:
         show({"target": target, "kind": plan.kind, **plan.estimated(target)})
         return
