@@ -25,6 +25,7 @@ from transformers import PreTrainedTokenizerFast
 import tokalign
 from tokalign.api.objects import as_tokenizer
 from tokalign.errors import ContextLengthError, UsageError
+from tokalign.runtime.chat import encode_prompt
 from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import Roles
@@ -204,6 +205,50 @@ def test_tokens_that_are_added_after_a_call_count_in_the_next_one() -> None:
     after = as_tokenizer(tokenizer)
     assert len(after.vocabulary) == len(before.vocabulary) + 1
     assert as_tokenizer(tokenizer) is after
+
+
+def changed(name: str) -> tuple[Any, Any]:
+    """The demo's target, and its tokenizer with what its files do not say."""
+    options = {
+        "loaded without BOS": {"add_bos_token": False},
+        "loaded with EOS": {"add_eos_token": True},
+        "loaded with another end": {"eos_token": "na"},
+    }
+    model, tokenizer = tokalign.load(str(DEMO / "target"), tokenizer_config=options.get(name, {}))
+    if name == "told to leave BOS out":
+        tokenizer._tokenizer.add_bos_token = False
+    elif name == "with a special token of its vocabulary":
+        tokenizer._tokenizer.add_tokens(["na"], special_tokens=True)
+    return model, tokenizer
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("loaded without BOS", "loaded with EOS", "loaded with another end"),
+        *("told to leave BOS out", "with a special token of its vocabulary"),
+    ],
+)
+def test_a_prompt_is_encoded_by_the_tokenizer_that_was_given(name: str) -> None:
+    """Not by the files that it was loaded from, which know nothing of options and changes."""
+    model, tokenizer = changed(name)
+    text = "kolana i rana"
+
+    def prompt_of(stream: Any, **how: Any) -> list[int]:
+        seen: list[list[int]] = []
+
+        def see(tokens: Any, logits: Any) -> Any:
+            seen.append(tokens.tolist() if hasattr(tokens, "tolist") else [*tokens])
+            return logits
+
+        list(stream(model, tokenizer, text, max_tokens=1, logits_processors=[see], **how))
+        return seen[0]
+
+    expected = prompt_of(mlx_lm.stream_generate)
+    assert prompt_of(tokalign.stream_generate) == expected
+    assert expected != encode_prompt(read_tokenizer(DEMO / "target"), text)
+    together = tokalign.batch_generate(model, tokenizer, [text, expected], max_tokens=4)
+    assert together.texts[0] == together.texts[1]
 
 
 def test_load_notes_the_tokenizer_of_a_model(models: dict[str, str]) -> None:

@@ -9,7 +9,7 @@ from functools import lru_cache
 from numbers import Integral
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, cast
+from typing import Any
 from weakref import ref
 
 import mlx.core as mx
@@ -34,9 +34,9 @@ from tokalign.runtime.mlx.sampling import CallableSampler, LogitsProcessor, Samp
 from tokalign.runtime.mlx.weights import read_config
 from tokalign.runtime.rounds import Array
 from tokalign.tokenizer.foreign import ForeignTokenizer
+from tokalign.tokenizer.reference import encode_with
 from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
-from tokalign.tokenizer.vocabulary import Id
 
 AnyTokenizer = Any
 """A tokalign `Tokenizer`, a path to a model's folder, or mlx-lm's or transformers' tokenizer."""
@@ -168,12 +168,16 @@ def _resolve(name: str) -> Tokenizer[Any]:
     return resolve_tokenizer(name).tokenizer
 
 
-def encode(name: str, model: LanguageModel[Id], prompt: str | Sequence[int]) -> list[Id]:
-    """The ids of a prompt: a text, ids, or an array of ids. Raises: UsageError."""
-    if isinstance(prompt, str):
-        require_text(name, prompt)
-        return encode_prompt(model.tokenizer, prompt)
-    return cast("list[Id]", read_ids(name, prompt))
+def encode(name: str, tokenizer: AnyTokenizer, prompt: str | Sequence[int]) -> list[Any]:
+    """The ids of a prompt: a text, ids, or an array of ids. A text is encoded by the object that
+    was given, as in mlx-lm: it may have options that its file has not. Raises: UsageError."""
+    if not isinstance(prompt, str):
+        return read_ids(name, prompt)
+    require_text(name, prompt)
+    if isinstance(tokenizer, Tokenizer | str) or not hasattr(tokenizer, "encode"):
+        return encode_prompt(as_tokenizer(tokenizer), prompt)
+    bos = getattr(tokenizer, "bos_token", None)
+    return encode_with(tokenizer, prompt, around=bos is None or not prompt.startswith(bos))
 
 
 def read_ids(name: str, given: Any) -> list[int]:

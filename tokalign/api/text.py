@@ -27,6 +27,7 @@ from tokalign.api.objects import (
     language_model,
     make_sampler,
     remember_tokenizer,
+    tokenizer_of,
 )
 from tokalign.errors import UsageError, require_callable, require_integer, require_kind, shown
 from tokalign.names.aliases import check_name
@@ -149,13 +150,14 @@ def stream_generate(
     draft = theirs = store = None
     if draft_model is not None:
         draft = language_model(draft_model, draft_tokenizer, "draft_")
-        theirs = None if draft_prompt is None else encode("draft_prompt", draft, draft_prompt)
+        own = tokenizer_of(draft_model) if draft_tokenizer is None else draft_tokenizer
+        theirs = None if draft_prompt is None else encode("draft_prompt", own, draft_prompt)
     if session is not None:
         store = session_store(session, target.tokenizer.fingerprint, vocabulary_size(model))
     decoder = assemble(target, draft, drafting, cache=cache, note=note)
     call = Call(
         decoder,
-        encode("prompt", target, prompt),
+        encode("prompt", tokenizer, prompt),
         prompt_cache,
         draft_prompt=theirs,
         embeddings=input_embeddings,

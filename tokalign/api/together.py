@@ -89,6 +89,7 @@ def batch_generate(
     chooser = make_sampler(sampling, sampler, logits_processors)
     answers = _answers(
         decoder,
+        tokenizer,
         prompts,
         prompt_caches,
         max_tokens,
@@ -190,6 +191,7 @@ def _answer(
 
 def _answers(
     decoder: Decoder,
+    tokenizer: AnyTokenizer,
     prompts: Sequence[str | Sequence[int]],
     caches: Sequence[list[Any] | None] | None,
     max_tokens: int | Sequence[int],
@@ -212,7 +214,7 @@ def _answers(
             raise UsageError(f"{name} has {len(values)} items for {count} prompts; give {count}")
     answers, checking = [], decoder.open_target()
     for place, (prompt, cache, length) in enumerate(zip(prompts, caches, lengths, strict=True)):
-        ids = encode(name := f"prompts[{place}]", decoder.target, prompt)
+        ids = encode(name := f"prompts[{place}]", tokenizer, prompt)
         if not ids:
             raise UsageError(f"{name} is empty; give some text")
         checking.require_ids(name, ids)

@@ -65,14 +65,14 @@ class Reference:
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text in a prompt, without what is put before and after it."""
-        return _encode(self.theirs, text, around=False)
+        return encode_with(self.theirs, text, around=False)
 
     @cached_property
     def around(self) -> tuple[Ids, Ids]:
         """The ids before and after the text of every prompt (BOS, EOS)."""
         for text in ("a", "0", " ", "."):
-            inside = tuple(_encode(self.theirs, text, around=False))
-            whole = tuple(_encode(self.theirs, text, around=True))
+            inside = tuple(encode_with(self.theirs, text, around=False))
+            whole = tuple(encode_with(self.theirs, text, around=True))
             for start in range(len(whole) - len(inside) + 1) if inside else ():
                 end = start + len(inside)
                 if whole[start:end] == inside:
@@ -186,7 +186,8 @@ def _refusal(folder: Path, error: Exception) -> TokalignError:
     )
 
 
-def _encode(theirs: Any, text: str, *, around: bool) -> list[int]:
+def encode_with(theirs: Any, text: str, *, around: bool) -> list[int]:
+    """The ids of a text; around: with what is put before and after it. Raises: VocabularyError."""
     with giving_up():
         try:
             ids = theirs.encode(text, add_special_tokens=around)
