@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from processes import wait_for
-from scripted_scheduler import begun, say, scripted
+from scripted_scheduler import Script, begun, say, scripted
 from served import request
 
 from tokalign.serve import server as server_module
@@ -58,11 +58,8 @@ def endless(asked: ApiRequest, put: Put) -> None:
     put(None)
 
 
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("path", PATHS)
-def test_a_client_that_only_stops_sending_gets_its_answer(
-    monkeypatch: pytest.MonkeyPatch, path: str, stream: bool
-) -> None:
+def held_back() -> tuple[threading.Event, Script]:
+    """An answer that has begun and goes on once the event is set."""
     ready = threading.Event()
 
     def script(asked: ApiRequest, put: Put) -> None:
@@ -70,6 +67,15 @@ def test_a_client_that_only_stops_sending_gets_its_answer(
         ready.wait(60)
         say(answer, "Wisła", ".")
 
+    return ready, script
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", PATHS)
+def test_a_client_that_only_stops_sending_gets_its_answer(
+    monkeypatch: pytest.MonkeyPatch, path: str, stream: bool
+) -> None:
+    ready, script = held_back()
     with scripted(monkeypatch, script) as (server, _):
         client = connected(server, path, {**PATHS[path], "stream": stream})
         client.shutdown(socket.SHUT_WR)
@@ -84,13 +90,7 @@ def test_a_connection_is_closed_after_the_last_answer_to_a_client_that_only_stop
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It waits for no further request, and answers all that were sent at once."""
-    ready = threading.Event()
-
-    def script(asked: ApiRequest, put: Put) -> None:
-        answer = begun(asked, put)
-        ready.wait(60)
-        say(answer, "Wisła", ".")
-
+    ready, script = held_back()
     monkeypatch.setattr(server_module, "_KEEP_ALIVE", 600)
     with scripted(monkeypatch, script) as (server, scheduler):
         client = connected(server, "/v1/completions", {"prompt": "a"}, times=2, keep=True)
@@ -103,13 +103,7 @@ def test_a_connection_is_closed_after_the_last_answer_to_a_client_that_only_stop
 def test_a_further_request_whose_rest_cannot_come_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    ready = threading.Event()
-
-    def script(asked: ApiRequest, put: Put) -> None:
-        answer = begun(asked, put)
-        ready.wait(60)
-        say(answer, "Wisła", ".")
-
+    ready, script = held_back()
     with scripted(monkeypatch, script) as (server, scheduler):
         client = connected(server, "/v1/completions", {"prompt": "a"}, keep=True)
         client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n")
