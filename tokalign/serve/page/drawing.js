@@ -218,6 +218,7 @@ let follows = true, scrolled = 0; // whether the log's end stays in view: until 
 function stick(always) {
   follows ||= always;
   if (follows) $("scroll").scrollTop = $("scroll").scrollHeight;
+  scrolled = $("scroll").scrollTop; // the browser may tell of this and of the reader's scrolling at once
 }
 $("scroll").addEventListener("scroll", () => {
   const { scrollHeight, scrollTop, clientHeight } = $("scroll");
