@@ -24,8 +24,8 @@ from tokalign.runtime.draft.controller import Controller
 from tokalign.runtime.draft.costs import Costs, LearnedCosts, PassTimes
 from tokalign.runtime.draft.knowledge import Knowledge
 from tokalign.runtime.draft.lookup import LogitStore
-from tokalign.runtime.draft.mixing import Mixing
 from tokalign.runtime.draft.shared_costs import SharedCosts, worth_verifying
+from tokalign.runtime.draft.trust import Mixing
 from tokalign.runtime.drafting import Drafting, make_drafter
 from tokalign.runtime.loop import Decoding, Limits
 from tokalign.runtime.rounds import Context

@@ -48,9 +48,9 @@ from tokalign.runtime.chat import Prompt
 from tokalign.runtime.cost import read_curve
 from tokalign.runtime.draft.costs import MAX_DRAFT, LearnedCosts, PassTimes
 from tokalign.runtime.draft.knowledge import NO_TIME, Knowledge, ModelKnowledge
-from tokalign.runtime.draft.mixing import Mixing
 from tokalign.runtime.draft.neural import DRAFT
 from tokalign.runtime.draft.tree import ComingNoise
+from tokalign.runtime.draft.trust import Mixing
 from tokalign.runtime.drafting import Drafting, make_drafter, make_model_drafter
 from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.mlx.draft_session import DraftModelSession

@@ -41,9 +41,9 @@ from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.draft.costs import LearnedCosts, PassTimes
 from tokalign.runtime.draft.knowledge import Knowledge, ModelKnowledge, new_worth
 from tokalign.runtime.draft.lookup import LogitStore
-from tokalign.runtime.draft.mixing import Mixing
 from tokalign.runtime.draft.neural import DRAFT, ModelDrafter, NeuralDrafter
 from tokalign.runtime.draft.tree import FREE_ROWS, ComingNoise
+from tokalign.runtime.draft.trust import Mixing
 from tokalign.runtime.drafting import Drafting, make_drafter, make_model_drafter
 from tokalign.runtime.loop import Limits, decode
 from tokalign.runtime.mlx.draft_session import DraftModelSession

@@ -40,17 +40,9 @@ from lab.benchmarks.recorded_answers import Answer, chosen_answers
 from tokalign.names.registry import resolve_tokenizer
 from tokalign.runtime.draft import tree
 from tokalign.runtime.draft.lookup import LogitStore
-from tokalign.runtime.draft.mixing import (
-    HEARD,
-    LEAST,
-    MOST,
-    RECENT,
-    Candidate,
-    Expected,
-    Mixer,
-    Mixing,
-)
+from tokalign.runtime.draft.mixing import HEARD, MOST, RECENT, Expected, Mixer
 from tokalign.runtime.draft.tree import TreeDrafter
+from tokalign.runtime.draft.trust import LEAST, Candidate, Mixing
 from tokalign.runtime.draft.weights import MODELS, Weights, kind_of, ranked_priors_of, weights_of
 from tokalign.runtime.drafting import Drafting, make_drafter
 from tokalign.tables.token_tree import EMPTY_TREE

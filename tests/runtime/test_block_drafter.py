@@ -24,6 +24,7 @@ from random_models import WildDrafter, generate, plainly, random_model, rounds_o
 from tokalign.errors import BundleError, IncompatibleError
 from tokalign.evaluate.calibrate import measure_briefly
 from tokalign.runtime.cost import read_curve
+from tokalign.runtime.draft.answers import BlockAnswer
 from tokalign.runtime.draft.context_copy import ContextCopy
 from tokalign.runtime.draft.controller import Controller
 from tokalign.runtime.draft.costs import LearnedCosts, PassTimes
@@ -31,7 +32,7 @@ from tokalign.runtime.draft.knowledge import Knowledge, ModelKnowledge
 from tokalign.runtime.draft.neural import DRAFTER
 from tokalign.runtime.draft.opening_knowledge import knowledge_from
 from tokalign.runtime.draft.trained import BLOCK, BlockDrafter
-from tokalign.runtime.draft.tree import FREE_ROWS, BlockAnswer, TreeDrafter
+from tokalign.runtime.draft.tree import FREE_ROWS, TreeDrafter
 from tokalign.runtime.drafting import NoDrafter
 from tokalign.runtime.loop import Limits
 from tokalign.runtime.mlx.dflash import DFlashDrafter, load_dflash

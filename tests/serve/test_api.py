@@ -27,8 +27,8 @@ from served import (
 from tokalign.conversation.tools import ANY_TOOL
 from tokalign.errors import UsageError
 from tokalign.serve import Settings
-from tokalign.serve.body import as_form
 from tokalign.serve.completions import Chats
+from tokalign.serve.json_body import as_form
 from tokalign.serve.responses import Responses
 from tokalign.serve.server import Server
 from tokalign.serve.structured import allowed_tools

@@ -23,9 +23,9 @@ from tokalign.runtime.chat import Prompt
 from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal
 from tokalign.serve.answer import Choice, Rendering
-from tokalign.serve.body import as_form, read
 from tokalign.serve.completions import Chats, Completions
 from tokalign.serve.job import Emitted, Job
+from tokalign.serve.json_body import as_form, read
 from tokalign.serve.messages import Messages
 from tokalign.serve.models import Models
 from tokalign.serve.request import ApiRequest

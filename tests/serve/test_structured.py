@@ -13,8 +13,8 @@ from jsonschema import validate
 from served import answered, metric, text_of
 
 from tokalign.serve import Settings
-from tokalign.serve.body import as_form
 from tokalign.serve.completions import Chats
+from tokalign.serve.json_body import as_form
 from tokalign.serve.messages import Messages
 from tokalign.serve.responses import Responses
 from tokalign.serve.server import Server

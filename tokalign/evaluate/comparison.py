@@ -16,7 +16,7 @@ import numpy as np
 from msgspec import Struct, structs
 
 from tokalign.runtime.draft.knowledge import new_worth
-from tokalign.runtime.draft.mixing import Mixing
+from tokalign.runtime.draft.trust import Mixing
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.options import METHODS
 from tokalign.runtime.statistics import ratio

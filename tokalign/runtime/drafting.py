@@ -17,10 +17,11 @@ from tokalign.runtime.draft.lookup import (
     dictionary_sources,
     logit_sources,
 )
-from tokalign.runtime.draft.mixing import Mixing, Source
+from tokalign.runtime.draft.mixing import Source
 from tokalign.runtime.draft.neural import ModelDrafter, NeuralDrafter, make_translation
 from tokalign.runtime.draft.suffix_automaton import SuffixAutomaton
 from tokalign.runtime.draft.tree import ComingNoise, TreeDrafter
+from tokalign.runtime.draft.trust import Mixing
 from tokalign.runtime.grammar import Constraint
 from tokalign.runtime.options import DEFAULT_DRAFT_TOKENS, NO_DICTIONARY, DraftingOptions
 from tokalign.runtime.rounds import UNBOUNDED, Context, Drafter, Proposal, RowStore

@@ -26,8 +26,8 @@ from msgspec import Meta
 from tokalign.errors import TokalignError
 from tokalign.runtime.draft.context_copy import SEPARATOR
 from tokalign.runtime.draft.lookup import LogitStore
-from tokalign.runtime.draft.mixing import Mixing
 from tokalign.runtime.draft.suffix_automaton import SuffixAutomaton
+from tokalign.runtime.draft.trust import Mixing
 from tokalign.runtime.written_later import LATER
 from tokalign.storage import (
     FileState,

@@ -28,8 +28,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tokalign.errors import shown
 from tokalign.serve.admission import Refusal, authorized_key, refusal_of, require_allowed
 from tokalign.serve.answer import Rendering, Usage
-from tokalign.serve.body import Common, read
+from tokalign.serve.body import Common
 from tokalign.serve.completions import Chats, Completions
+from tokalign.serve.json_body import read
 from tokalign.serve.messages import Messages
 from tokalign.serve.openapi import openapi
 from tokalign.serve.page import read_page

@@ -6,13 +6,11 @@ counts as left out, and an unknown field is ignored, as clients send many of bot
 
 from __future__ import annotations
 
-import re
 from abc import abstractmethod
-from codecs import BOM_UTF8
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
 from secrets import randbits
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -41,14 +39,8 @@ _MOST_CHOICES = 128
 _MOST_STOP_CHARACTERS = 4096
 _SEED_BITS = 32
 
-_MOST_NESTING = 128
-"""Levels of a body: code that walks through it needs some of Python's stack for each of them."""
-
 _SMALLEST_SHARE = 1e-9
 """A `top_p` that leaves one token."""
-
-_HALF = re.compile(rb"(?i)(\\ud[89ab]\w\w\\ud[c-f]\w\w|\\[^u])|\\ud[89a-f]\w\w")
-"""The escape of half a surrogate pair, or in the first group one that JSON's text may have."""
 
 _LARGEST = 1e30
 """Largest number without a range of its own: what is computed with it stays finite in float32."""
@@ -277,62 +269,6 @@ class Completion(Common, kw_only=True):
             sampling = self._sampling(settings)  # with a seed of its own, if none is given
             found += _repeated(replace(request, prompt=prompt, sampling=sampling), self.n)
         return found
-
-
-Form = TypeVar("Form", bound=Common)
-
-
-def read(data: bytes, form: type[Form]) -> Form:
-    """A body as its API's fields. Raises: Refusal that names the field's path."""
-    try:
-        given = _decoded(data.removeprefix(BOM_UTF8))
-    except UnicodeDecodeError as error:
-        raise UsageError(f"the body is not valid UTF-8: {error}") from error
-    except (msgspec.MsgspecError, RecursionError) as error:
-        raise UsageError(f"the body is not valid JSON: {error}") from error
-    require(isinstance(given, dict), "the body has to be a JSON object, not {}", given)
-    require(not _is_deep(given), f"the body is nested too deeply: the most is {_MOST_NESTING}")
-    return as_form(given, form)
-
-
-def _decoded(data: bytes) -> Any:
-    """JSON's value. Halves of surrogate pairs, where JavaScript has cut a text in a character, are
-    U+FFFD, as JavaScript itself writes them in UTF-8."""
-    try:
-        return msgspec.json.decode(data)
-    except msgspec.DecodeError:
-        return msgspec.json.decode(_HALF.sub(lambda escape: escape[1] or rb"\ufffd", data))
-
-
-def as_form(given: Mapping[str, Any], form: type[Form]) -> Form:
-    """Fields as those of a form; 50.0 is an integer as well. Raises: Refusal."""
-    fields = {
-        name: int(value) if isinstance(value, float) and value.is_integer() else value
-        for name, value in given.items()
-        if value is not None
-    }
-    try:
-        return msgspec.convert(fields, form, str_keys=True)
-    except msgspec.ValidationError as error:
-        raise UsageError(_readable(str(error))) from error
-
-
-def _is_deep(value: Any) -> bool:
-    level = [value]
-    for _ in range(_MOST_NESTING):
-        inner = (each.values() if isinstance(each, dict) else each for each in level)
-        level = [value for each in inner for value in each if isinstance(value, dict | list)]
-    return bool(level)
-
-
-def _readable(error: str) -> str:
-    """msgspec's error with the field's path first, then what was expected."""
-    message, _, path = error.replace("`", "").partition(" - at ")
-    name = path.replace("$.", "").removeprefix("$")
-    missing = message.removeprefix("Object missing required field ")
-    if missing != message:
-        return f"{f'{name}.' if name else ''}{missing} is missing"
-    return f"{name}: {message[:1].lower()}{message[1:]}"
 
 
 def _repeated(request: ApiRequest, count: int) -> list[ApiRequest]:

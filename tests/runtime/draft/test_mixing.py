@@ -11,18 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tokalign.runtime.draft.mixing import (
-    _TRUST_RATE,
-    HEARD,
-    LEAST,
-    MOST,
-    Candidate,
-    Mixer,
-    Mixing,
-    Reliance,
-    Trust,
-)
+from tokalign.runtime.draft.mixing import HEARD, MOST, Mixer
 from tokalign.runtime.draft.neural import Acceptance
+from tokalign.runtime.draft.trust import _TRUST_RATE, LEAST, Candidate, Mixing, Reliance, Trust
 from tokalign.runtime.draft.weights import (
     ALONE,
     MODELS,

@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 from trees import ids, reached
 
 from tokalign.evaluate.replay import replay
+from tokalign.runtime.draft.answers import Answer, BlockAnswer
 from tokalign.runtime.draft.costs import Costs
-from tokalign.runtime.draft.mixing import Mixer, Mixing
-from tokalign.runtime.draft.tree import Answer, BlockAnswer, TreeDrafter
+from tokalign.runtime.draft.mixing import Mixer
+from tokalign.runtime.draft.tree import TreeDrafter
+from tokalign.runtime.draft.trust import Mixing
 from tokalign.runtime.rounds import Context, Round
 from tokalign.runtime.statistics import Statistics
 from tokalign.tables.token_tree import TokenTree

@@ -17,8 +17,8 @@ from collections.abc import Hashable, Sequence
 from math import log
 from typing import NamedTuple
 
-from tokalign.runtime.draft.mixing import Trust
 from tokalign.runtime.draft.suffix_automaton import START, Occurrence, Place, SuffixAutomaton
+from tokalign.runtime.draft.trust import Trust
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 

@@ -14,25 +14,30 @@ for lossless data compression", 2005).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Hashable, Iterable, Sequence
+from collections.abc import Callable, Container, Sequence
 from math import exp, log
 from operator import sub
 from typing import Any, Protocol, TypeAlias
 
+from tokalign.runtime.draft.trust import (
+    DEEPEST,
+    LAST_RANK,
+    RANKED,
+    Candidate,
+    Mixing,
+    Reliance,
+    Shift,
+)
 from tokalign.runtime.draft.weights import (
     ALONE,
     MODELS,
     TRAINED,
     USELESS,
     Weights,
-    ranked_priors_of,
     weights_of,
 )
 from tokalign.runtime.rounds import UNBOUNDED
 from tokalign.tokenizer.vocabulary import TargetId
-
-LEAST = 0.005
-"""The least distance of a probability from 0 and 1; nearer ones are moved there."""
 
 RECENT = 64
 """How many of the last ids of a text are recent: one of them that a free source names alone is
@@ -40,72 +45,6 @@ trusted as if others named it. With 32 or 128 the weights fit less well."""
 
 LEAST_REACHED = 0.003
 """Ids that are less likely to be reached are not looked at."""
-
-_PRECISION = 3.0
-"""Precision of the normal prior of a shift, by which shifts of about 0.6 are usual."""
-
-
-class Shift:
-    """What is known of one situation. factor: what the odds of guesses are multiplied by.
-    information: what that rests on."""
-
-    __slots__ = ("factor", "information")
-
-    def __init__(self, factor: float = 1.0, information: float = _PRECISION) -> None:
-        self.factor, self.information = factor, information
-
-
-class _Shifts(dict[Hashable, Shift]):
-    def __missing__(self, situation: Hashable) -> Shift:
-        shift = self[situation] = Shift()
-        return shift
-
-
-class Trust:
-    """How much more or less often a source is right than it states, by situation.
-
-    It is a shift in log-odds, which holds for all probabilities alike, so that a text that repeats
-    itself is recognized within a dozen tokens. A table of observed frequencies has to learn each
-    probability separately. Source: the secondary estimation of Mahoney's, reduced to the bias term.
-    The step is that of a Bayesian estimate of the shift (a normal prior, Laplace's approximation).
-    It is large at first and gets smaller with every informative guess, but never smaller than
-    `rate`, so that trust follows a text that changes.
-    of: the shifts, by situation. Whoever guesses keeps the shift, so that nothing is looked up
-    again when it is learned from.
-    """
-
-    def __init__(self, *, rate: float) -> None:
-        self._rate = rate
-        self.of: dict[Hashable, Shift] = _Shifts()
-
-    def learned(self) -> list[tuple[Any, float, float]]:
-        """What was learned: each situation with its factor and the information that it rests on."""
-        return [
-            (situation, shift.factor, shift.information)
-            for situation, shift in self.of.copy().items()  # other threads go on learning
-            if shift.information > _PRECISION or shift.factor != 1.0
-        ]
-
-    def restore(self, learned: Iterable[tuple[Any, float, float]]) -> None:
-        for situation, factor, information in learned:
-            self.of[situation] = Shift(factor, information)
-
-    def calibrated(self, probability: float, situation: Hashable) -> float:
-        """A stated probability, corrected by what has come in this situation."""
-        kept = LEAST if probability < LEAST else min(probability, 1.0 - LEAST)
-        odds = kept * self.of[situation].factor
-        return odds / (1.0 - kept + odds)
-
-    def learn(self, guesses: Iterable[tuple[float, Shift, bool]]) -> None:
-        """Guesses, each with its calibrated probability and shift, were right or wrong."""
-        slowest = self._rate
-        for probability, shift, right in guesses:
-            information = shift.information + probability * (1.0 - probability)
-            shift.information = information
-            step = 1.0 / information
-            if step < slowest:
-                step = slowest
-            shift.factor *= exp(step * (right - probability))
 
 
 class Source(Protocol):
@@ -137,23 +76,8 @@ class Source(Protocol):
         """
 
 
-_TRUST_RATE = 0.02
-
 _SUREST, _LEAST_SURE = 4, -5
 """Log-odds beyond these are one situation."""
-
-_RANKED, _LAST_RANK, _DEEPEST = 8, 3, 3
-"""Added to a depth, so that the two kinds of situations differ; later ranks and greater depths are
-one situation."""
-
-
-Situation: TypeAlias = tuple[int, int, int]
-
-Candidate: TypeAlias = tuple[TargetId, float, str, Shift, Shift, float]
-"""An id that may come next, its probability before the noise of sampling is looked at, the source
-that is surest of it, what was learned in its two situations, and what its log-odds change by as the
-reliance on the trained drafter grows. A round makes hundreds of them, too many for objects of a
-class."""
 
 Expected: TypeAlias = tuple[int, Sequence[tuple[TargetId, float]]]
 """The place of a source among all, and what it expects (`Source.expect`)."""
@@ -183,58 +107,6 @@ were the target's own probabilities; 0 if they said how often the target is sure
 
 _LEAST_OTHERS = 0.02
 """The least probability that the ids have that nobody named."""
-
-
-_PRECISION_OF_RELIANCE, _RELIANCE_RATE = 8.0, 0.01
-_MOST_RELIANCE = 1.2
-
-
-class Reliance:
-    """How far a trained drafter is what its weights were fitted to, at one depth of the tree.
-
-    1: its weights hold. 0: its guesses are of another text (`USELESS`). In between they are mixed.
-    One number is learned within a dozen guesses, by a Newton step for each place of the text.
-    """
-
-    def __init__(self) -> None:
-        self.value, self._information = 1.0, _PRECISION_OF_RELIANCE
-
-    def learn(self, candidates: Sequence[Candidate], emitted: TargetId) -> None:
-        """`emitted` was emitted where `candidates` were predicted."""
-        gradient, information = 0.0, self._information
-        for token, probability, _, _, _, slope in candidates:
-            gradient += slope * ((token == emitted) - probability)
-            information += slope * slope * probability * (1.0 - probability)
-        self._information = information
-        value = self.value + max(1.0 / information, _RELIANCE_RATE) * gradient
-        self.value = min(max(value, 0.0), _MOST_RELIANCE)
-
-
-class Mixing:
-    """What has been learned about sources. It holds no text, so requests may share it."""
-
-    def __init__(self) -> None:
-        self._trust: dict[tuple[str, ...], Trust] = {}
-        self._reliance: dict[str, list[Reliance]] = {}
-
-    def reliance(self, name: str) -> list[Reliance]:
-        """That on a trained drafter, by depth."""
-        if name not in self._reliance:
-            self._reliance[name] = [Reliance() for _ in range(_DEEPEST + 1)]
-        return self._reliance[name]
-
-    def trust(self, names: tuple[str, ...]) -> Trust:
-        """What was learned about these sources together, in this order."""
-        if names not in self._trust:
-            trust = self._trust[names] = Trust(rate=_TRUST_RATE)
-            if len(names) > 1:
-                trust.restore(recorded_priors(names))
-        return self._trust[names]
-
-    @property
-    def names(self) -> list[tuple[str, ...]]:
-        """The sources about which something was learned together."""
-        return list(self._trust)
 
 
 class Mixer:
@@ -342,7 +214,7 @@ class Mixer:
         lifts = noise if models else None
         if noise is not None and not models:
             floor -= _LIFT
-        level = _RANKED + (depth if depth < _DEEPEST else _DEEPEST)
+        level = RANKED + (depth if depth < DEEPEST else DEEPEST)
         for token, (voters, total, surest, by, rank, slope) in votes.items():
             if voters & models or token not in recent:
                 total += alone.get(voters, 0.0)
@@ -357,7 +229,7 @@ class Mixer:
                 _SUREST if total > _SUREST else int(total) if total > _LEAST_SURE else _LEAST_SURE
             )
             situation = shifts[voters, asked, sure]
-            ranked = shifts[by, rank if rank < _LAST_RANK else _LAST_RANK, level]
+            ranked = shifts[by, rank if rank < LAST_RANK else LAST_RANK, level]
             factor = situation.factor * ranked.factor
             slope = 0.0 if model_alone else slope + silent_slope
             probability = factor / (factor + exp(-total))
@@ -368,7 +240,7 @@ class Mixer:
 
     def _relied_on(self, depth: int) -> _Relied:
         """What the sources contribute at a depth where the trained drafter answers."""
-        depth = depth if depth < _DEEPEST else _DEEPEST
+        depth = depth if depth < DEEPEST else DEEPEST
         value, known = self._reliance[depth].value, self._relied.get(depth)
         if known is None or known[0] != value:
             slopes, place = self._slopes, self._trained
@@ -384,7 +256,7 @@ class Mixer:
     def learn(self, candidates: Sequence[Candidate], emitted: TargetId, depth: int = 0) -> None:
         """`emitted` was emitted where `candidates` were predicted. depth: as of `candidates`."""
         if self._reliance:
-            self._reliance[depth if depth < _DEEPEST else _DEEPEST].learn(candidates, emitted)
+            self._reliance[depth if depth < DEEPEST else DEEPEST].learn(candidates, emitted)
         guesses: list[tuple[float, Shift, bool]] = []
         for token, probability, _, situation, ranked, _ in candidates:
             right = token == emitted
@@ -404,13 +276,3 @@ def given_noise(candidates: Sequence[Candidate], noise: Sequence[float]) -> list
     others = max(_LEAST_OTHERS, 1.0 - sum([candidate[1] for candidate in candidates]))
     share = 1.0 / (sum(scores) + others)
     return [chance if (chance := score * share) < MOST else MOST for score in scores]
-
-
-def recorded_priors(names: Sequence[str]) -> list[tuple[Situation, float, float]]:
-    """What is known of ranks before anything is learned, as `Trust.restore` takes it."""
-    return [
-        ((place, rank, _RANKED + depth), exp(shift), _PRECISION)
-        for place, name in enumerate(names)
-        for rank, shift in enumerate(ranked_priors_of(name))
-        for depth in range(_DEEPEST + 1)
-    ]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from math import exp
 
+from tokalign.runtime.draft.answers import Answer, BlockAnswer
 from tokalign.runtime.draft.mixing import LEAST_REACHED
 from tokalign.runtime.draft.neural import DRAFTER, ModelDrafter
-from tokalign.runtime.draft.tree import Answer, BlockAnswer
 from tokalign.runtime.mlx.beam_search import DEFAULT_SHAPE, SOURCE, BeamSession, BeamShape
 from tokalign.runtime.mlx.dflash_session import DFlashSession, Guess
 from tokalign.runtime.mlx.sampling import Sampling

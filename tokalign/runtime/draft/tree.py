@@ -14,43 +14,21 @@ Source: best-first growth after OPT-Tree (Wang et al., 2024) and SuffixDecoding 
 
 from __future__ import annotations
 
-from bisect import insort
-from collections.abc import Callable, Container, Sequence
-from math import expm1, log
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Protocol
 
+from tokalign.runtime.draft.answers import Answer
 from tokalign.runtime.draft.costs import Costs, Plan
-from tokalign.runtime.draft.mixing import (
-    LEAST,
-    LEAST_REACHED,
-    MOST,
-    RECENT,
-    Candidate,
-    Expected,
-    Mixer,
-    Mixing,
-    Shift,
-    Source,
-)
+from tokalign.runtime.draft.growth import AskedText, Growth
+from tokalign.runtime.draft.mixing import RECENT, Mixer, Source
+from tokalign.runtime.draft.trust import Mixing
 from tokalign.runtime.grammar import Constraint, State
 from tokalign.runtime.rounds import UNBOUNDED, Context, Drafter, Proposal, Round
-from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
+from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
 FREE_ROWS = Costs(rows=(1.0,))
 """Costs under which any number of rows takes one pass, as emulators count."""
-
-_LEAST_OF_CHAIN = 0.02
-"""Ids of a chain that are less likely to be reached are not looked at."""
-
-_UNLIKELY = 0.5
-"""Where an id would have to be more probable than this to join the tree, none is looked for. That
-leaves out a third of the look-ups of a tree of 15 ids (`lab/results/host-time.md`)."""
-
-FORCED = "grammar"
-"""The source of ids that a grammar leaves no choice about."""
-
-_UNLEARNED = Shift()
 
 
 class ComingNoise(Protocol):
@@ -58,290 +36,6 @@ class ComingNoise(Protocol):
 
     def rows(self, position: int) -> Sequence[Sequence[float]]:
         """e to the noise of every id, for `position` and as many further ones as are known."""
-
-
-class _Place:
-    """A text that begins with the committed one: what the sources expect after it, once asked.
-
-    Growing a tree a second time in one round asks nothing twice.
-    states: by reader (`TreeDrafter`); None for one that is not to be asked. expected: see
-    `Mixer.ask`.
-    """
-
-    __slots__ = ("expected", "following", "states")
-
-    def __init__(self, states: Sequence[Any]) -> None:
-        self.states = states
-        self.expected: list[Expected] | None = None
-        self.following: dict[TargetId, _Place] = {}
-
-
-class Answer:
-    """A draft model's answer as one more source. A state is the index of an id of its tree; -1 for
-    the text, None after an id that is not in the tree. root: the state of the text so far."""
-
-    def __init__(self, tree: TokenTree[TargetId]) -> None:
-        self.root: int | None = -1
-        self.name = tree.sources[0] if tree else "draft"
-        self._expected: dict[int, list[tuple[TargetId, float]]] = {}
-        self._next: dict[tuple[int, TargetId], int] = {}
-        for index, (token, parent, probability) in enumerate(
-            zip(tree.ids, tree.parents, tree.probabilities, strict=True)
-        ):
-            self._expected.setdefault(parent, []).append((token, log_odds(probability)))
-            self._next.setdefault((parent, token), index)
-        for siblings in self._expected.values():  # a tree has them in any order
-            siblings.sort(key=_odds, reverse=True)
-
-    def expect(self, state: int) -> Sequence[tuple[TargetId, float]]:
-        """See `Source.expect`."""
-        return self._expected.get(state, ())
-
-    def after(self, state: int, token: TargetId) -> int | None:
-        """The state after one more id."""
-        return self._next.get((state, token))
-
-    def follow(self, ids: Sequence[TargetId]) -> None:
-        """These ids were emitted; what it still says is a guess at the next answer."""
-        for token in ids:
-            self.root = None if self.root is None else self.after(self.root, token)
-
-
-class BlockAnswer(Answer):
-    """A block drafter's answer: distributions of the coming positions, whatever comes between.
-
-    A state is a position, -1 for the next one. So where another source knows a path, the block's
-    probabilities join it at every depth, on every branch. Few trees reach the last positions, so
-    log-odds are computed where they are asked for.
-    positions: for each position its most probable ids, with log-probabilities.
-    """
-
-    def __init__(self, positions: Sequence[Sequence[tuple[TargetId, float]]], name: str) -> None:
-        super().__init__(EMPTY_TREE)
-        self.name = name
-        self._listed, self._positions = [*positions], len(positions)
-
-    def expect(self, state: int) -> Sequence[tuple[TargetId, float]]:
-        if (known := self._expected.get(state)) is None:
-            listed = self._listed[state + 1] if self._listed else ()
-            known = [(token, _odds_of_log(logprob)) for token, logprob in listed]
-            self._expected[state] = known
-        return known
-
-    def after(self, state: int, token: TargetId) -> int | None:
-        return state + 1 if state + 2 < self._positions else None
-
-
-def log_odds(probability: float) -> float:
-    """ln(p / (1 - p)), where p is kept away from 0 and 1."""
-    kept = min(max(probability, LEAST), 1.0 - LEAST)
-    return log(kept / (1.0 - kept))
-
-
-_LEAST_LOGPROB, _MOST_LOGPROB = log(LEAST), log(1.0 - LEAST)
-
-
-def _odds_of_log(logprob: float) -> float:
-    """The same of the probability with this logarithm."""
-    kept = _LEAST_LOGPROB if logprob < _LEAST_LOGPROB else min(logprob, _MOST_LOGPROB)
-    return kept - log(-expm1(kept))
-
-
-def _odds(expected: tuple[TargetId, float]) -> float:
-    return expected[1]
-
-
-class Growth:
-    """A tree of at most `limit` ids that grows best-first.
-
-    Index 0 of the private lists is the text, and i + 1 the id at index i: a round makes too many
-    nodes for objects of a class.
-    advances: by reader, from the state of a text to that of one with one more id. answers: of
-    models, whose places follow those of the sources.
-    noise: by depth, see `Mixer.candidates`; at further depths it is not known. recent: see there.
-    rule: the state of the text in the grammar that the output follows, if there is one.
-    """
-
-    def __init__(
-        self,
-        mixer: Mixer,
-        advances: Sequence[Callable[[Any, TargetId], Any]],
-        place: _Place,
-        limit: int,
-        *,
-        answers: Sequence[Answer] = (),
-        noise: Sequence[Sequence[float]] = (),
-        rule: State | None = None,
-        recent: Container[TargetId] = (),
-    ) -> None:
-        self._mixer, self._limit, self._noise, self._recent = mixer, limit, noise, recent
-        self._advances, self._answers = advances, answers
-        # The ids that may still join the tree, the most probable first; ties go to the first found.
-        self._frontier: list[tuple[float, int, int, Candidate, float]] = []
-        self._found = 0
-        self.ids: list[TargetId] = []
-        self.parents: list[int] = []
-        self.names: list[str] = []
-        self.probabilities: list[float] = []
-        self._places: list[_Place | None] = [place]
-        self._answered: list[Sequence[int | None]] = [[answer.root for answer in answers]]
-        self._depths, self._reached, self._rules = [0], [1.0], [rule]
-        self._candidates: list[Sequence[Candidate]] = []
-        self._seen: int | None = -1  # the last id of the tree that was emitted
-        self._expand(0)
-
-    def _expand(self, node: int) -> None:
-        """Find what may follow the text (0) or the id at index `node - 1`."""
-        frontier, room, before = self._frontier, self._limit - len(self.ids), self._reached[node]
-        least = -frontier[room - 1][0] if 0 < room <= len(frontier) else LEAST_REACHED
-        if not room or least > _UNLIKELY * before:
-            self._candidates.append(())
-            return
-        rule, depth = self._rules[node], self._depths[node]
-        found: Sequence[Candidate]
-        if rule is not None and rule.forced:  # nothing is learned from what is certain
-            found, chances = [(rule.forced[0], MOST, FORCED, _UNLEARNED, _UNLEARNED, 0.0)], [MOST]
-            self._candidates.append(())
-        else:
-            found, chances = self._mixer.candidates(
-                self._expected(node),
-                least / before,
-                LEAST_REACHED / before,
-                self._noise[depth] if depth < len(self._noise) else None,
-                depth,
-                None if rule is None else rule.allows,
-                self._recent,
-            )
-            self._candidates.append(found)
-        for candidate, chance in zip(found, chances, strict=True):
-            reached = before * chance
-            if reached >= least:
-                self._found += 1
-                insort(frontier, (-reached, self._found, node, candidate, chance))
-        del frontier[room:]
-
-    def _expected(self, node: int) -> Sequence[Expected]:
-        """What every source expects after a node; the models' answers last."""
-        place = self._place(node)
-        if place.expected is None:
-            place.expected = self._mixer.ask(place.states)
-        if not self._answers:
-            return place.expected
-        found = [*place.expected]
-        states = zip(self._answers, self._answered[node], strict=True)
-        for place_of_answer, (answer, state) in enumerate(states, self._mixer.asked):
-            if state is not None and (own := answer.expect(state)):
-                found.append((place_of_answer, own))
-        return found
-
-    def _place(self, node: int) -> _Place:
-        """The place of a node. An id after which nothing is looked for needs none."""
-        if (place := self._places[node]) is None:
-            token, before = self.ids[node - 1], self._place(self.parents[node - 1] + 1)
-            place = before.following.get(token)
-            if place is None:
-                states = []
-                for advance, state in zip(self._advances, before.states, strict=True):
-                    states.append(None if state is None else advance(state, token))
-                place = before.following[token] = _Place(states)
-            self._places[node] = place
-        return place
-
-    def next_reached(self) -> float:
-        """How likely the next id is to be reached; 0 if the sources know no more."""
-        return -self._frontier[0][0] if self._frontier else 0.0
-
-    def grow(self) -> None:
-        negative, _, parent, (token, _, name, *_), chance = self._frontier.pop(0)
-        self.ids.append(token)
-        self.parents.append(parent - 1)
-        self.names.append(name)
-        self.probabilities.append(chance)
-        self._reached.append(-negative)
-        self._depths.append(self._depths[parent] + 1)
-        rule, answered = self._rules[parent], list[int | None]()
-        self._rules.append(None if rule is None else rule.advance(token))
-        for answer, state in zip(self._answers, self._answered[parent], strict=True):
-            answered.append(None if state is None else answer.after(state, token))
-        self._answered.append(answered)
-        self._places.append(None)
-        self._expand(len(self.ids))
-
-    def learn(self, emitted: Sequence[TargetId]) -> None:
-        """Compare what was expected with the emitted ids, as far as these follow the tree."""
-        for token in emitted:
-            if self._seen is None:
-                return
-            node = self._seen + 1
-            self._mixer.learn(self._candidates[node], token, self._depths[node])
-            before, self._seen = self._seen, None
-            for index, parent in enumerate(self.parents):
-                if parent == before and self.ids[index] == token:
-                    self._seen = index
-                    break
-
-    def best_tree(
-        self, times: Sequence[float], *, all_rows: bool, over: float = 0.0
-    ) -> tuple[TokenTree[TargetId], Plan]:
-        """Grow as long as a further row may pay. Returns: the part with the best rate, its plan.
-
-        times: of rounds that propose 0, 1, 2, ... ids. all_rows: as many ids as there are times,
-        whatever they cost. over: as of `TreeDrafter.offer`.
-        """
-        tokens, rate, best = 1.0, 1.0 / times[0], (0, 1.0)
-        for count in range(1, len(times)):
-            reached = self.next_reached()
-            least = max(rate, over) if best[0] else rate
-            if not (reached and (all_rows or _may_pay(tokens, reached, least, times[count:]))):
-                break
-            self.grow()
-            tokens += reached
-            if all_rows or tokens / times[count] > rate:
-                best, rate = (count, tokens), tokens / times[count]
-        count, tokens = best
-        return self._first(count), Plan(count, rate, tokens)
-
-    def best_chain(self, times: Sequence[float]) -> tuple[TokenTree[TargetId], Plan]:
-        """The branch with the best expected rate, or its part with that rate. times: as of
-        `best_tree`."""
-        while self.next_reached() > _LEAST_OF_CHAIN and len(self.ids) < self._limit:
-            self.grow()
-        tokens = [1.0]
-        best, plan = 0, Plan(0, 1.0 / times[0])
-        for index, parent in enumerate(self.parents, start=1):
-            tokens.append(tokens[parent + 1] + self._reached[index])
-            depth = self._depths[index]
-            if depth < len(times) and tokens[-1] / times[depth] > plan.rate:
-                best, plan = index, Plan(depth, tokens[-1] / times[depth], tokens[-1])
-        whole = self._whole
-        return whole.select(whole.path_to(best - 1)), plan
-
-    def _first(self, count: int) -> TokenTree[TargetId]:
-        """The first `count` ids as a tree, the most probable chain first."""
-        chain, others, last = [], [], -1
-        for index, parent in enumerate(self.parents[:count]):
-            if parent == last:
-                chain.append(index)
-                last = index
-            else:
-                others.append(index)
-        whole = self._whole
-        return whole.select(chain + others) if others or count < len(self.ids) else whole
-
-    @property
-    def _whole(self) -> TokenTree[TargetId]:
-        return TokenTree(
-            tuple(self.ids), tuple(self.parents), tuple(self.names), tuple(self.probabilities)
-        )
-
-
-def _may_pay(tokens: float, reached: float, rate: float, times: Sequence[float]) -> bool:
-    """Whether any number of further ids, none likelier to be reached, can raise the rate."""
-    for time in times:
-        tokens += reached
-        if tokens > rate * time:
-            return True
-    return False
 
 
 class TreeDrafter(Drafter):
@@ -384,7 +78,7 @@ class TreeDrafter(Drafter):
         self._mixers: dict[tuple[str, ...], Mixer] = {}  # by the names of the models that answer
         self._at = -1  # how many ids the following is known after
         self._recent = frozenset[TargetId]()
-        self._place = _Place(())
+        self._place = AskedText(())
         self._coming: Sequence[Sequence[float]] = ()
         self._growth: Growth | None = None
         self._emitted: list[TargetId] = []  # that nothing was learned from yet
@@ -448,7 +142,7 @@ class TreeDrafter(Drafter):
         """
         self._read(ids, quick=quick)
         limit = min(limit, self.most)
-        place = _Place([None] * len(self._readers)) if alone else self._place
+        place = AskedText([None] * len(self._readers)) if alone else self._place
         # A chain is the best branch of a tree of twice as many ids.
         growth = self._growth = self._grow(place, limit if self._branches else 2 * limit, answers)
         times = times[: 1 + limit]
@@ -466,12 +160,12 @@ class TreeDrafter(Drafter):
             self._learn()
         if self._at != len(ids):
             self._at, self._recent = len(ids), frozenset(ids[-RECENT:])
-            self._place = _Place([source.follow(ids) for source in self._readers])
+            self._place = AskedText([source.follow(ids) for source in self._readers])
             noise = None if quick else self._noise
             self._coming = () if noise is None else noise.rows(len(ids))
             self._rule = None if self._constraint is None else self._constraint.after(ids)
 
-    def _grow(self, place: _Place, limit: int, answers: Sequence[Answer]) -> Growth:
+    def _grow(self, place: AskedText, limit: int, answers: Sequence[Answer]) -> Growth:
         mixer = self._mixer(tuple([answer.name for answer in answers]))
         return Growth(
             mixer,
