@@ -181,13 +181,13 @@ def test_a_grown_tree_reads_as_many_texts_at_once_as_in_decoding(
     assert session is not None
     original = session.branch
 
-    def branch(ids: Any, tree: Any, *args: Any) -> Any:
-        sizes.append(len(tree))
-        return original(ids, tree, *args)
+    def branch(ids: Any, tree: Any, computed: int | None, *args: Any) -> Any:
+        sizes.append((len(tree), computed))
+        return original(ids, tree, computed, *args)
 
     monkeypatch.setattr(session, "branch", branch)
     assert passes.passes([1])["tree"]() > 0
-    assert sizes == [WIDTH]
+    assert sizes == [(0, None), (WIDTH, 0)]  # the text has been read before
 
 
 @pytest.mark.parametrize("count", [0, 20])
@@ -196,9 +196,11 @@ def test_a_draft_pass_is_timed_over_frequent_ids(count: int) -> None:
     frequent = np.arange(count, dtype=np.uint32) * 3
     models = random_model(5, vocabulary=64), random_model(6, vocabulary=64)
     passes = TimedPasses(*models, 16, frequent)
-    assert passes.passes([1])["draft"]() > 0
-    session = passes._draft
+    timed, session = passes.passes([1]), passes._draft
     assert session is not None
+    for _ in range(20):  # ids that are rare would have the whole head read on
+        assert timed["tree"]() > 0
+        assert timed["draft"]() > 0
     ids = session.held or [DraftId(0)]
     assert bool(count) == bool(mx.isinf(session.logits(ids)).any())
 

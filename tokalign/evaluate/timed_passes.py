@@ -28,7 +28,7 @@ from tokalign.runtime.mlx.weights import vocabulary_size
 from tokalign.runtime.rounds import Context, Proposal
 from tokalign.runtime.translation.growth import CHILDREN, WIDTH
 from tokalign.runtime.verify import TargetVerifier
-from tokalign.tables.token_tree import TokenTree
+from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
 MOST_ROWS = 64
@@ -129,9 +129,11 @@ class TimedPasses:
     def tree_pass(self) -> float:
         """A pass in which the draft model goes on after the most texts that `ModelTree` chooses."""
         assert self._draft is not None
-        roots = TokenTree(tuple(map(DraftId, range(WIDTH))), (-1,) * WIDTH, ("",) * WIDTH)
-        ids, began = self._draft_ids[: self.length], perf_counter()
-        self._draft.branch(ids, roots, None, CHILDREN)()
+        ids, roots = self._draft_ids[: self.length], self._draft_ids[self.length :][:WIDTH]
+        self._draft.branch(ids, EMPTY_TREE, None, CHILDREN)()  # the pass before it
+        began = perf_counter()
+        tree = TokenTree(tuple(roots), (-1,) * len(roots), ("",) * len(roots))
+        self._draft.branch(ids, tree, 0, CHILDREN)()
         return perf_counter() - began
 
     def further_step(self) -> float:
