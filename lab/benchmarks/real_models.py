@@ -172,7 +172,8 @@ class Runner:
         decoder = assemble(self.target, draft, condition.options)
         drafting = decoder.drafting
         if drafting.knowledge is not None:
-            own = opening_knowledge(self.target.model, *decoder.drafting_models)
+            models, heads = decoder.drafting_models, decoder.heads
+            own = opening_knowledge(self.target.model, *models, heads=heads)
             drafting = replace(drafting, knowledge=own)
         if condition.options.dictionary is None:
             drafting = replace(drafting, dictionary=None, packs=None)

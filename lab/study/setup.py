@@ -158,13 +158,13 @@ def cost_curves(options: StudyOptions, loaded: Loaded) -> dict[str, CostCurve]:
 
     curves: dict[str, CostCurve] = {}
     for name, decoder in (loaded.pairs or {"": loaded.alone}).items():
-        (model,) = decoder.drafting_models or (None,)
+        (model,), (ids,) = decoder.drafting_models or (None,), decoder.heads or (None,)
         path = options.output / CURVES / f"{sha256(name.encode()).hexdigest()[:8]}.json"
         curve = read_curve(str(path)) if path.exists() else None
         if curve is None or curve.machine != machine_of(decoder.target.model, model):
             options.note(f"measuring what passes cost{f' with {name}' if name else ''}")
             seconds = options.protocol.curve_seconds
-            store_curve(measure_curve(decoder.target.model, model, budget=seconds), path)
+            store_curve(measure_curve(decoder.target.model, model, ids, budget=seconds), path)
             curve = read_curve(str(path))  # as it is rounded in the file
         curves[name] = curve
     return {"": next(iter(curves.values())).without_draft(), **curves}
@@ -187,7 +187,8 @@ def assembled(
 
     def knowledge(decoder: Decoder) -> Knowledge:
         curve = curves[name_of[id(decoder.draft)]]
-        return knowledge_from([curve], decoder.target.model, *decoder.drafting_models)
+        models, heads = decoder.drafting_models, decoder.heads
+        return knowledge_from([curve], decoder.target.model, *models, heads=heads)
 
     protocol = options.protocol
     bench = StudyBench(

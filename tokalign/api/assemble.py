@@ -161,12 +161,6 @@ def assemble(
         )
         if isinstance(store, RememberedStore):
             learned["mixing"] = store.mixing
-    if options.chooses_lengths:
-        models = [model for model in (draft and draft.model, drafter) if model is not None]
-        for model in models or (None,):
-            ids = None if model is None else drafting.head_ids(trained=model is drafter)
-            before_costs(target.model, model, ids)
-        learned["knowledge"] = shared_knowledge(target.model, *models, note=note)
     decoder = Decoder(
         target=target,
         draft=draft,
@@ -174,6 +168,12 @@ def assemble(
         drafting=replace(drafting, **learned),
         cache=cache or CacheOptions(),
     )
+    if options.chooses_lengths:
+        models, heads = decoder.drafting_models, decoder.heads
+        for model, ids in zip(models, heads, strict=True) if models else ((None, None),):
+            before_costs(target.model, model, ids)
+        knowledge = shared_knowledge(target.model, *models, heads=heads, note=note)
+        decoder = replace(decoder, drafting=replace(decoder.drafting, knowledge=knowledge))
     # Whether and when a draft model is asked hangs on the clock, so its cache is tried here.
     require_quantizable(decoder, Decoder.open_draft)
     return decoder

@@ -257,7 +257,7 @@ def _bench(options: Options, decoder: Decoder, texts: Sequence[PromptText]) -> B
         sampler=Sampling(temperature=options.temp, seed=options.seed),
         seed=options.seed,
         knowledge=lambda loaded: opening_knowledge(
-            loaded.target.model, *loaded.drafting_models, note=say_once
+            loaded.target.model, *loaded.drafting_models, heads=loaded.heads, note=say_once
         ),
     )
 

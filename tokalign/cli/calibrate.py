@@ -144,7 +144,7 @@ def _measured(decoder: Decoder, budget: float) -> CostCurve:
     from tokalign.evaluate.calibrate import measure_curve, require_sound
 
     (drafter,) = decoder.drafting_models or (None,)
-    ids = decoder.drafting.head_ids(trained=decoder.draft is None)
+    (ids,) = decoder.heads or (None,)
     with progress(1, "measuring the passes") as advance:
         curve = measure_curve(decoder.target.model, drafter, ids, budget=budget, advance=advance)
     require_sound(curve)

@@ -7,6 +7,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, cast
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tokalign.errors import UsageError, shown
 from tokalign.runtime.batch import Batch, OwnPasses, SharedPasses
 from tokalign.runtime.chat import (
@@ -103,6 +106,12 @@ class Decoder:
         """The draft model's weights and the trained drafter, as far as there are any."""
         draft = None if self.draft is None else self.draft.model
         return [model for model in (draft, self.drafter) if model is not None]
+
+    @property
+    def heads(self) -> list[NDArray[np.uint32] | None]:
+        """The ids that the head of each of these is shortened to, if it is."""
+        of_each = self.drafting.head_ids
+        return [of_each(trained=model is self.drafter) for model in self.drafting_models]
 
     def prompt(
         self,

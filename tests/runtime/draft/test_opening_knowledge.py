@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from random_drafters import random_drafter
 from random_models import random_model
@@ -22,7 +23,7 @@ from tokalign.runtime.draft.costs import BARE
 from tokalign.runtime.draft.neural import DRAFT, DRAFTER
 from tokalign.runtime.draft.opening_knowledge import knowledge_from, opening_knowledge
 from tokalign.runtime.mlx.machine import machine_of
-from tokalign.runtime.mlx.weights import weight_bytes
+from tokalign.runtime.mlx.weights import vocabulary_size, weight_bytes
 
 
 @pytest.fixture(autouse=True)
@@ -105,6 +106,21 @@ def test_a_drafter_that_was_not_timed_reads_the_target_s_head_at_every_step() ->
     assert known.models[DRAFTER].times(1, known.costs.rows(1))[0] == pytest.approx(expected)
     with_head = random_drafter(target, head="full")
     assert with_head.step_bytes == weight_bytes(with_head)
+
+
+def test_rows_that_a_head_leaves_out_are_not_read() -> None:
+    target, draft = random_model(0), random_model(1, heads=2)
+    drafter, ids = random_drafter(target), np.arange(16, dtype=np.uint32)
+    unread = {DRAFT: weight_bytes(draft.lm_head), DRAFTER: weight_bytes(target.lm_head)}
+    curves = [replace(measured_curve(), machine=None)] * 2
+    short, whole = (
+        knowledge_from(curves, target, draft, drafter, heads=[given, given])
+        for given in (ids, None)
+    )
+    for kind, head in unread.items():
+        saved = whole.models[kind].times(1, 1.0)[0] - short.models[kind].times(1, 1.0)[0]
+        left_out = 1 - len(ids) / vocabulary_size(target)
+        assert saved == pytest.approx(left_out * head / weight_bytes(target))
 
 
 def test_without_a_draft_model_nothing_is_known_of_one() -> None:

@@ -9,11 +9,15 @@ from threading import Lock
 from typing import Any
 from weakref import ref
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tokalign.runtime.cost import CostCurve, find_curve, published_curve, read_curve
 from tokalign.runtime.draft.costs import MAX_DRAFT, Costs, LearnedCosts, PassTimes
 from tokalign.runtime.draft.knowledge import NO_TIME, Knowledge, ModelKnowledge
 from tokalign.runtime.draft.neural import DRAFT, DRAFTER
 from tokalign.runtime.mlx.machine import machine_of
+from tokalign.runtime.mlx.short_head import frequent_rows
 from tokalign.runtime.mlx.trained_drafter import TrainedDrafter
 from tokalign.runtime.mlx.weights import number_format, weight_bytes
 from tokalign.runtime.translation.growth import WIDTH
@@ -29,11 +33,15 @@ _shared_lock = Lock()
 
 
 def opening_knowledge(
-    target: Any, *drafts: Any, note: Callable[[str], None] = lambda _: None
+    target: Any,
+    *drafts: Any,
+    heads: Sequence[NDArray[np.uint32] | None] = (),
+    note: Callable[[str], None] = lambda _: None,
 ) -> Knowledge:
     """What the controller begins with, for a loaded target and what drafts for it.
 
-    drafts: an mlx-lm model, a trained drafter of the target, both or none.
+    drafts: an mlx-lm model, a trained drafter of the target, both or none. heads: the ids that the
+    head of each is shortened to, if it is (`Drafting.head_ids`).
     note: told once if a curve is assumed.
     """
     found = [find_curve(machine_of(target, draft)) for draft in drafts or (None,)]
@@ -48,16 +56,15 @@ def opening_knowledge(
                 f"{known.name!r} and learns; tokalign calibrate measures it"
             )
         )
-    return knowledge_from([curve or known.without_draft() for curve in found], target, *drafts)
+    curves = [curve or known.without_draft() for curve in found]
+    return knowledge_from(curves, target, *drafts, heads=heads)
 
 
-def shared_knowledge(
-    target: Any, *drafts: Any, note: Callable[[str], None] = lambda _: None
-) -> Knowledge:
+def shared_knowledge(target: Any, *drafts: Any, **how: Any) -> Knowledge:
     """The knowledge of loaded models in this process: one request learns for the next.
 
     That of the latest eight targets with their drafts is kept. No model is kept alive. drafts,
-    note: as for `opening_knowledge`.
+    how: as for `opening_knowledge`.
     """
     models = [target, *drafts]
     with _shared_lock:
@@ -65,18 +72,24 @@ def shared_knowledge(
             # Models are dictionaries of arrays, which `==` would compare element by element.
             if [id(model()) for model in known] == [id(model) for model in models]:
                 return knowledge
-        knowledge = opening_knowledge(target, *drafts, note=note)
+        knowledge = opening_knowledge(target, *drafts, **how)
         _shared.append(([ref(model) for model in models], knowledge))
         return knowledge
 
 
-def knowledge_from(curves: Sequence[CostCurve], target: Any, *drafts: Any) -> Knowledge:
+def knowledge_from(
+    curves: Sequence[CostCurve],
+    target: Any,
+    *drafts: Any,
+    heads: Sequence[NDArray[np.uint32] | None] = (),
+) -> Knowledge:
     """The knowledge that curves give. Only the seconds of measured ones are believed.
 
     curves: one for each of the drafts; of the target alone where nothing drafts.
-    drafts: as for `opening_knowledge`.
+    drafts, heads: as for `opening_knowledge`.
     """
-    curve, known = curves[0], map(partial(_model_knowledge, target), drafts, curves)
+    heads = heads or [None] * len(drafts)
+    curve, known = curves[0], map(partial(_model_knowledge, target), drafts, heads, curves)
     measured = curve.machine is not None
     rows = PassTimes(curve.row_times, weight=_MEASURED_WEIGHT if measured else 0)
     costs = LearnedCosts(rows, host=curve.host if measured else 0.0)
@@ -84,7 +97,9 @@ def knowledge_from(curves: Sequence[CostCurve], target: Any, *drafts: Any) -> Kn
     return Knowledge(costs=costs, models=dict(zip(kinds, known, strict=True)))
 
 
-def _model_knowledge(target: Any, draft: Any, curve: CostCurve) -> ModelKnowledge:
+def _model_knowledge(
+    target: Any, draft: Any, ids: NDArray[np.uint32] | None, curve: CostCurve
+) -> ModelKnowledge:
     """The first pass of a draft reads the text, the further ones grow a tree. Where they were not
     measured, they are assumed to take to the target's, over as many rows, as the bytes of weights
     that they read."""
@@ -94,9 +109,11 @@ def _model_knowledge(target: Any, draft: Any, curve: CostCurve) -> ModelKnowledg
         first = curve.draft_pass.median / row
         further = (curve.tree_pass or curve.draft_pass).median / row
     elif isinstance(draft, TrainedDrafter):
-        first = further = draft.step_bytes / weight_bytes(target)
+        unread = 0 if draft.has_head else _unread_bytes(target, ids)
+        first = further = (draft.step_bytes - unread) / weight_bytes(target)
     else:
-        first, costs = weight_bytes(draft) / weight_bytes(target), Costs(rows=curve.row_times)
+        read = weight_bytes(draft) - _unread_bytes(draft, ids)
+        first, costs = read / weight_bytes(target), Costs(rows=curve.row_times)
         further = first * costs.verify(WIDTH) / costs.verify(1)
     times = [first + passes * further for passes in range(MAX_DRAFT)]
     # Each id that it reads takes of its pass what one more of many rows takes of the target's.
@@ -104,3 +121,9 @@ def _model_knowledge(target: Any, draft: Any, curve: CostCurve) -> ModelKnowledg
     a_row = (rows[-1] - rows[half]) / max(1, len(rows) - 1 - half) / rows[0]
     reading = PassTimes([max(NO_TIME, first * a_row)], weight=min(1, weight))
     return ModelKnowledge(PassTimes(times, weight=weight), reading=reading)
+
+
+def _unread_bytes(model: Any, ids: NDArray[np.uint32] | None) -> int:
+    """Those of a model's weights that are not read where its head is shortened to `ids`."""
+    short = None if ids is None else frequent_rows(model, ids)
+    return 0 if short is None else weight_bytes(short.head) - weight_bytes(short.rows)
