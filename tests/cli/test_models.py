@@ -264,18 +264,27 @@ def test_a_login_item_serves_with_the_same_words_and_goes_again(
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(home / "config"))
     monkeypatch.setenv("PATH", "")  # no systemctl and no launchctl
-    words = [str(DEMO / "target"), "--port", "8123"]
+    monkeypatch.setenv("TOKALIGN_API_KEY", "50 % 'off'")
+    monkeypatch.chdir(home)
+    words = ["./my model", "--port", "8123"]
     path, _ = install(words)
     assert path.stat().st_mode & 0o777 == 0o600
     if platform == "darwin":
-        started = plistlib.loads(path.read_bytes())["ProgramArguments"]
+        item = plistlib.loads(path.read_bytes())
+        started, folder = item["ProgramArguments"], item["WorkingDirectory"]
+        carried = [f"{name}={it}" for name, it in item["EnvironmentVariables"].items()]
     else:
         unit = ConfigParser(interpolation=None)
         unit.optionxform = str  # type: ignore[assignment,method-assign]
         unit.read(path)
         started = shlex.split(unit["Service"]["ExecStart"])
+        folder = unit["Service"]["WorkingDirectory"]
+        carried = shlex.split(unit["Service"]["Environment"].replace("%%", "%"))
         assert unit["Service"]["SuccessExitStatus"] == "143"  # SIGTERM while the model is loaded
-    assert started == [sys.executable, "-m", "tokalign", "serve", *words]
+    assert started == [sys.executable, "-P", "-m", "tokalign", "serve", *words]
+    # A login begins in another folder, and without what a shell has set.
+    assert folder == str(home)
+    assert "TOKALIGN_API_KEY=50 % 'off'" in carried
     assert uninstall() == path
     assert not path.exists()
     with pytest.raises(UsageError, match="no login item"):

@@ -16,11 +16,16 @@ from tokalign.storage import write_file
 
 LABEL = "org.tokalign.serve"
 
+_CARRIED = ("TOKALIGN_", "HF_", "LD_PRELOAD")
+"""How the variables begin that the item keeps: a login has none of what a shell has set."""
+
 _UNIT = """\
 [Unit]
 Description=tokalign serve
 
 [Service]
+WorkingDirectory={folder}
+Environment={variables}
 ExecStart={command}
 Restart=on-failure
 SuccessExitStatus=143
@@ -39,14 +44,18 @@ def item_path() -> Path:
 
 
 def install(words: Sequence[str]) -> tuple[Path, str]:
-    """Write the login item that runs `tokalign serve` with these words, for this user alone.
-    Returns: its path, and the command that starts it now. Raises: UsageError, OutputError."""
-    command, path = [sys.executable, "-m", "tokalign", "serve", *words], item_path()
+    """Write the login item that runs `tokalign serve` with these words, in this folder and with
+    this environment's keys and places, for this user alone. Returns: its path, and the command that
+    starts it now. Raises: UsageError, OutputError."""
+    command, path = [sys.executable, "-P", "-m", "tokalign", "serve", *words], item_path()
+    variables = {name: it for name, it in os.environ.items() if name.startswith(_CARRIED)}
     if sys.platform == "darwin":
         log = str(Path.home() / "Library" / "Logs" / "tokalign.log")
         item = {
             "Label": LABEL,
             "ProgramArguments": command,
+            "WorkingDirectory": os.getcwd(),
+            "EnvironmentVariables": variables,
             "RunAtLoad": True,
             "KeepAlive": {"SuccessfulExit": False},
             "StandardErrorPath": log,
@@ -54,8 +63,11 @@ def install(words: Sequence[str]) -> tuple[Path, str]:
         content = plistlib.dumps(item)
         start = f"launchctl bootstrap gui/{os.getuid()} {path}"
     else:
-        escaped = join(command).replace("%", "%%").replace("$", "$$")
-        content = _UNIT.format(command=escaped).encode()
+        content = _UNIT.format(
+            folder=os.getcwd().replace("%", "%%"),
+            variables=join(f"{name}={it}" for name, it in variables.items()).replace("%", "%%"),
+            command=join(command).replace("%", "%%").replace("$", "$$"),
+        ).encode()
         start = "systemctl --user daemon-reload && systemctl --user enable --now tokalign"
     write_file(path, content, parents=True)
     path.chmod(0o600)  # an --api-key may be in it
