@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ import pytest
 from fake_hub import serve_hub, write_snapshot
 from tokenizer_files import byte_level_document
 
-from tokalign.errors import MissingAssetError, UsageError
+from tokalign.errors import MissingAssetError, OutputError, UsageError
 from tokalign.names.aliases import aliases
 from tokalign.names.packaged_model import _place, packaged_model
 from tokalign.names.registry import resolve_model, resolve_tokenizer
@@ -275,6 +276,18 @@ def test_weights_are_the_same_in_both_forms(
     ids = mx.array([[504, 3575, 282]])
     assert mx.allclose(small(ids), large(ids), atol=1e-2)
     assert (packed / "model.safetensors").stat().st_size < 100_000_000
+
+
+@pytest.mark.slow
+def test_a_disk_without_room_for_it_is_named(cache: Path, file: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, before[1]))
+    try:
+        with pytest.raises(OutputError, match="make room on that disk"):
+            packaged_model(file)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert list((cache / "models").iterdir()) == []
 
 
 def test_its_tokenizer_is_aligned(cache: Path) -> None:

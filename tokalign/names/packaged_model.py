@@ -105,7 +105,9 @@ def _convert(mx: Any, file: Path, folder: Path, *, quantized: bool) -> None:
         arrays[f"model.layers.{inner[1]}.{_INNER[inner[2]]}.{kind}"] = array
     if not quantized:
         arrays = _dequantized(mx, arrays)
-    mx.save_safetensors(str(folder / "model.safetensors"), arrays, {"format": "mlx"})
+    # An open file, not a path: mlx would hide why a write failed.
+    with (folder / "model.safetensors").open("wb") as weights:
+        mx.save_safetensors(weights, arrays, {"format": "mlx"})
     for name, content in (
         ("config.json", _config(facts, arrays)),
         ("tokenizer.json", _tokenizer(facts)),
