@@ -74,6 +74,22 @@ def test_a_model_of_the_hub_cache_is_deleted_by_its_alias(home: Path) -> None:
     assert not folder.exists()
 
 
+def test_what_a_link_leads_to_is_not_deleted(home: Path) -> None:
+    """A model that lies on another disk, with a link to it in the cache."""
+    (home / "disk" / "snapshots" / "x").mkdir(parents=True)
+    (home / "hub").mkdir()
+    (home / "hub" / "models--a--b").symlink_to(home / "disk")
+    run("models", "rm", "a/b").is_refused(2, "models--a--b", "delete the link")
+    assert (home / "disk" / "snapshots").exists()
+
+
+def test_a_cache_that_is_no_folder_holds_no_models(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (home / "hub").touch()
+    assert run("models", "list").code == 0
+
+
 def test_weights_that_do_not_fit_are_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     size = weights_bytes(DEMO / "target")
     assert 0 < size < machine_memory()
@@ -140,6 +156,18 @@ def test_the_config_file_gives_defaults_that_the_command_line_overrides(home: Pa
     configured = run("decode", "Ala ma", "--method", "plain", "--json").json
     assert configured["generation_tokens"] == 3
     assert run("decode", "Ala ma", "-m", "2", "--json").json["generation_tokens"] == 2
+
+
+def test_the_config_file_may_begin_with_a_mark(home: Path) -> None:
+    (home / "tokalign.toml").write_text("temp = -1\n", "utf-8-sig")
+    assert "(temp is set in" in run("decode", "smollm2", "x").err
+
+
+def test_a_user_without_a_home_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("HOME", "TOKALIGN_CONFIG", "XDG_CONFIG_HOME"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 1 << 30)  # whom no system knows
+    run("models", "list").is_refused(2, "set HOME")
 
 
 @pytest.mark.parametrize(

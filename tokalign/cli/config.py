@@ -27,17 +27,24 @@ from tokalign.errors import TokalignError, UsageError, shown
 
 
 def config_path() -> Path:
-    """`$TOKALIGN_CONFIG`, else `tokalign.toml` in `$XDG_CONFIG_HOME` or in `~/.config`."""
-    named = os.environ.get("TOKALIGN_CONFIG")
-    folder = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
-    return Path(named) if named else folder / "tokalign.toml"
+    """`$TOKALIGN_CONFIG`, else `tokalign.toml` in `$XDG_CONFIG_HOME` or in `~/.config`. Raises:
+    UsageError for a user without a home."""
+    if named := os.environ.get("TOKALIGN_CONFIG"):
+        return Path(named)
+    try:
+        folder = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+    except RuntimeError as error:
+        raise UsageError(
+            "this user has no home folder; set HOME to a folder that you may write to"
+        ) from error
+    return folder / "tokalign.toml"
 
 
 def read_config() -> dict[str, Any]:
     """The tables of the file; empty if there is none. Raises: UsageError for what is no TOML."""
     path = config_path()
     try:
-        return tomllib.loads(path.read_text("utf-8"))
+        return tomllib.loads(path.read_text("utf-8-sig"))
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except (OSError, ValueError) as error:

@@ -177,7 +177,7 @@ def _models_in_hub_cache() -> Iterator[Stored]:
 
     try:
         repositories = scan_cache_dir(constants.HF_HUB_CACHE).repos
-    except CacheNotFound:
+    except (CacheNotFound, ValueError):  # the latter for a file in its place
         return
     for repository in sorted(repositories, key=lambda repository: repository.repo_id):
         if repository.repo_type == "model":
@@ -199,8 +199,9 @@ def _named(name: str) -> list[Stored]:
             f"nothing of {shown(name)} is here; `tokalign models` lists what is"
         )
     for place in places:
-        if place.instead:
-            raise UsageError(f"{place.path} is not deleted by this command: {place.instead}")
+        remedy = "delete the link and the folder that it leads to" * place.path.is_symlink()
+        if instead := place.instead or remedy:
+            raise UsageError(f"{place.path} is not deleted by this command: {instead}")
     return places
 
 
