@@ -43,7 +43,7 @@ _OPTIONS = (
     Option("--port", "0 is any free port.", click.IntRange(0, 65535), 8080),
     several(
         "--api-key api_keys",
-        f"Answer only requests with this key; safer in ${KEY_VARIABLE}.",
+        f"Answer only requests with this key; repeatable; safer in ${KEY_VARIABLE}.",
         metavar="KEY",
     ),
     rare(
