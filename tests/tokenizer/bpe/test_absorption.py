@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from polish import SENTENCES
-from small_families import GPT4O_PATTERN
+from small_families import BYTE_LEVEL, GPT4O_PATTERN, isolated
 from small_tokenizers import of_merges, random_merges
 
 from tokalign.tokenizer.bpe.absorption import Absorption
@@ -140,3 +140,28 @@ def test_an_apostrophe_may_become_a_contraction(contraction: str) -> None:
     for size in range(1, len(contraction)):
         data = f"c{contraction[:size]}".encode()
         assert not Absorption(bpe).absorbs(b"t", ids[b"t"], data)
+
+
+def test_text_may_become_an_added_token() -> None:
+    """`a<` is one token, but `a<b>` is `a` and the added `<b>`."""
+    pairs = [(b"a", b"<")]
+    plain = of_merges(b"ab<>", pairs).spec.tokens
+    added = {"tokens": (*plain, b"<b>"), "text_tokens": frozenset({len(plain)})}
+    bpe, a = of_merges(b"ab<>", pairs, **added).bpe, plain.index(b"a")
+    assert bpe.encode(b"a<b>") == [a, len(plain)]
+    for size in (1, 2, 3):
+        assert not Absorption(bpe).absorbs(b"a", a, b"<b>"[:size])
+    assert Absorption(bpe).absorbs(b"a", a, b"<a")
+
+
+@pytest.mark.parametrize("digits", [4, 5])
+def test_digits_may_be_counted_from_the_last(digits: int) -> None:
+    """`12` is one piece and one token, but `1234` is `1` and `234`."""
+    steps = (isolated(r"\d{1,3}(?=(?:\d{3})*\b)"), BYTE_LEVEL)
+    pairs = [(b"1", b"1"), (b"11", b"1")]
+    tokenizer = of_merges(bytes(range(256)), pairs, by_characters=False, pre_tokenizer=steps)
+    bpe = tokenizer.bpe
+    ids = bpe.encode(b"1" * digits)
+    left = bpe.tokens[ids[0]]
+    for size in range(1, digits - len(left) + 1):
+        assert not Absorption(bpe).absorbs(left, ids[0], b"1" * size)

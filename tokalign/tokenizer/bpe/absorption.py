@@ -35,9 +35,11 @@ LONGEST = 128
 """Bytes that are asked about. Of each token that they may begin with the rest is asked, one call
 within the other, so that no more than a few hundred fit."""
 
-_CONTINUATIONS = (b"", b"t", b"e", b"l", b"A", b"1", b".", b"'", b" ", b"\n", b" t")
+_CONTINUATIONS = (
+    *(b"", b"t", b"e", b"l", b"A", b"1", b"11", b"111", b".", b"'", b" ", b"\n", b" t"),
+)
 """One next text of each kind that can decide where a piece ends. GPT-4o's `'t`, `'re` and `'ll`
-belong to the word before, so that three small letters differ."""
+belong to the word before, so that three small letters differ. Some count digits from the last."""
 
 FALLBACK = -1
 """Stands for "some byte-fallback token" in a list of token indices."""
@@ -76,7 +78,9 @@ class Absorption(Generic[Id]):
         text, boundary = left + known, len(left)
         word = None if self._regex is None else self._regex.word_around(text, boundary)
         if word is None:
-            spans = {self._piece_around(text + more, boundary) for more in _CONTINUATIONS}
+            completed = self._bpe.splitter.completion(known)
+            nexts = (*_CONTINUATIONS, completed) if completed else _CONTINUATIONS
+            spans = {self._piece_around(text + more, boundary) for more in nexts}
         else:  # the same, sooner: a word at the end of the text may go on
             spans = {word, (word[0], len(text) + 1)} if word[1] == len(text) else {word}
         inside = min(end for _, end in spans) - boundary

@@ -35,6 +35,10 @@ class Splitter(ABC):
         """How many of the first `pieces` of `text` stay what they are, whatever follows. text:
         begins with the text or at a final cut. The answer may be too small, never too large."""
 
+    def completion(self, text: bytes) -> bytes:
+        """What makes an added token of the end of `text`; b"" where there is none."""
+        return b""
+
 
 class RegexSplitter(Splitter):
     """The pre-tokenizer of a byte-level tokenizer whose one expression is among `KNOWN_PATTERNS`.
@@ -178,6 +182,11 @@ class AddedTokenSplitter(Splitter):
         # With the piece that begins before `end` or there: to the rest it is the one that is open.
         stretch = pieces[settled : count + 1]
         return settled + (self._rest.count_settled(text[start:end], stretch) if stretch else 0)
+
+    def completion(self, text: bytes) -> bytes:
+        begun = text[self._any.end(text) :]
+        longer = [t for t in self._added if begun and t.startswith(begun) and t != begun]
+        return min(longer, default=begun)[len(begun) :]
 
 
 _CONTRACTIONS = "'s|'t|'re|'ve|'m|'ll|'d"
