@@ -127,10 +127,15 @@ class WordSplitter(Splitter):
 
 
 def _joined(pieces: list[bytes], spans: Sequence[tuple[int, int]]) -> list[bytes]:
-    """The pieces, those joined between which a span of bytes lies across the cut."""
+    """The pieces, those joined between which a span of bytes lies across the cut. spans: in the
+    order in which they begin."""
     joined, at = [pieces[0]], len(pieces[0])
+    begun = reach = 0  # how many spans begin before the cut, and how far they reach
     for piece in pieces[1:]:
-        if any(start < at < end for start, end in spans):
+        while begun < len(spans) and spans[begun][0] < at:
+            reach = max(reach, spans[begun][1])
+            begun += 1
+        if reach > at:
             joined[-1] += piece
         else:
             joined.append(piece)
