@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import accumulate, pairwise
 
@@ -13,6 +13,7 @@ import regex
 SPACE_MARK = "▁"
 
 _BYTE = re.compile("<0x[0-9A-F]{2}>")
+_BEGIN = 3
 
 
 def byte_alphabet() -> tuple[str, ...]:
@@ -70,9 +71,17 @@ def write_pieces(tokens: Sequence[bytes], fallback: frozenset[int]) -> list[str]
 
 
 def spelled_in(text: str, spellings: Iterable[str]) -> regex.Pattern[str]:
-    """Finds those of the spellings that a text has, the longest first, as groups. Cost: 0.3 ms for
+    """Finds those of the spellings that a text has, the longest first, as groups. Cost: 0.6 ms for
     6,000 spellings, of which an expression of all takes 0.3 s to compile."""
-    return _expression(frozenset(spelling for spelling in spellings if spelling in text))
+    return _expression(frozenset(found_in(text, spellings)))
+
+
+def found_in(text: str, spellings: Iterable[str]) -> Iterator[str]:
+    """Those of the spellings that a text has. A long text is searched once for all that begin
+    alike: Gemma has 6,000 `<unused…>`."""
+    some = [*spellings]
+    begins = {begin for begin in {spelling[:_BEGIN] for spelling in some} if begin in text}
+    return (one for one in some if one[:_BEGIN] in begins and one in text)
 
 
 @lru_cache(maxsize=256)

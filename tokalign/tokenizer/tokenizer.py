@@ -38,7 +38,7 @@ from tokalign.tokenizer.library import (
     library_of,
 )
 from tokalign.tokenizer.spec import Level, Markup, TokenizerSpec
-from tokalign.tokenizer.spelling import SPACE_MARK, spelled_in
+from tokalign.tokenizer.spelling import SPACE_MARK, found_in, spelled_in
 from tokalign.tokenizer.unigram import UnigramEncoder
 from tokalign.tokenizer.vocabulary import Id, Roles, Vocabulary, token_bytes
 
@@ -260,7 +260,7 @@ class Tokenizer(Generic[Id]):
     def cut_markup(self, text: str) -> list[str]:
         """Divide a text so that no part of it is spelled as a special token, which some models find
         in any text."""
-        if not any(spelling in text for spelling in self._markup):  # searching takes longer
+        if next(found_in(text, self._markup), None) is None:  # searching takes longer
             return [text]
         markup = spelled_in(text, self._markup).finditer(text, overlapped=True)
         cuts = {match.start() + 1 for match in markup}
