@@ -2,7 +2,8 @@
 
 A round, to be read in this order:
 
-    loop.py                 propose, verify, commit: the whole round, and the target's verdict
+    loop.py                 propose, verify, commit: the whole round
+    verify.py               the target's verdict on a proposal
     rounds.py               the context, a proposal, a verdict; who gives them; what goes out
 
 What drafts:

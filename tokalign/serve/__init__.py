@@ -6,7 +6,7 @@ HTTP is Starlette's and uvicorn's, bodies are msgspec's. From the wire to the mo
     connections.py   what uvicorn's connections lack: bounds, and clients that only stop sending
     app.py           paths and statuses; admission.py: refusals, and who may ask; openapi.py
     page/            the chat page: page.html, page.css, its scripts, and the Markdown of answers
-    body.py          the fields of a request; structured.py: its grammar
+    body.py          the fields of a request, read by json_body.py; structured.py: its grammar
     streams.py       answers on their way to a client; answer.py: what all APIs' forms share
     completions.py   chat completions and completions; responses.py, messages.py: the other APIs
     request.py       one answer to one prompt, whichever API it came by; job.py: its way through
