@@ -293,6 +293,35 @@ def test_now_and_then_a_longer_draft_is_tried_unless_its_length_is_given(steps: 
     assert set(passes) == ({2} if steps else {passes[0], min(16, 2 * passes[0] + 1)})
 
 
+@pytest.mark.parametrize("ends", [120, 1000], ids=["a copy", "a copy without end"])
+def test_plain_decoding_is_timed_again_after_a_copy_unless_that_has_no_end(ends: int) -> None:
+    class Copy(ScriptedSource):
+        """Knows the text between two places."""
+
+        def follow(self, ids: Sequence[TargetId]) -> int:
+            return len(ids)
+
+        def advance(self, state: int, token: TargetId) -> int:  # type: ignore[override]
+            return state + 1
+
+        def expect(self, state: int) -> list[tuple[TargetId, float]]:
+            return super().expect(state) if 60 <= state < ends else []
+
+    rows = [0.0100, 0.0101, 0.0102, 0.0103, *[0.05] * 29]
+    device = Device(rows, host=0.0)
+    costs = LearnedCosts(PassTimes(rows, weight=4))
+    knowledge = Knowledge(costs=costs, rounds=1)
+    watched = Watched(Controller(knowledge, TreeDrafter([Copy(0, 0.9)])))
+    rounds = [one for one in run(watched, 800, device) if isinstance(one, Round)]
+    proposals = watched.proposals[60:]
+    plainly = [n for n, one in enumerate(proposals) if not one.tree]
+    assert len(rounds) > 100
+    assert plainly[0] >= 14  # of 15 rounds of the copy, the fourth is when a timing is due
+    assert not knowledge.plain_timings.is_overdue
+    if ends == 1000:
+        assert 60 < plainly[0] < 70
+
+
 def test_rows_read_again_are_those_beyond_a_proposal_that_follows_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -162,9 +162,6 @@ class Controller(Drafter):
             limit = min(limit, MAX_IDS)
         if self.is_timed:
             limit = min(limit, costs.rows.reach - 1)
-        if self.is_timed and not self._timing and knowledge.plain_timings.is_due:
-            knowledge.plain_timings.tried()
-            self._timing = [*_TIMING]
         if self.is_timed and costs is knowledge.costs:
             if not self._timing and knowledge.doubts.is_due and costs.is_doubtful:
                 knowledge.doubts.tried()
@@ -181,6 +178,10 @@ class Controller(Drafter):
         # Beside a model that may draft, the free sources grow no whole tree.
         over = wanted.plan if wanted and not (wanted.trial or wanted.reading) else ALONE
         offer, plan = self._ask(context, limit, over=over)
+        if self.is_timed and costs is knowledge.costs and self._is_poor_time(plan, over):
+            knowledge.plain_timings.tried()
+            self._timing = [*_TIMING]
+            return self._timing.pop(0)
         if wanted and offer:
             better = self._best(wanted.model, limit, plan)
             wanted = wanted._replace(plan=better, offer=offer, beside=plan)
@@ -285,11 +286,22 @@ class Controller(Drafter):
             quick=under_way,
             over=over.rate if self._pays(over) else 0.0,
         )
-        worth = -costs.overlap
-        if plan.length:
-            worth = plan.tokens - plan.tokens / (plan.rate * costs.plain)
-        self._offers = knowledge.offers = self._offers + (worth - self._offers) / _MEMORY
+        self._offers += (self._worth(plan) - self._offers) / _MEMORY
+        knowledge.offers = self._offers
         return tree, plan
+
+    def _worth(self, plan: Plan) -> float:
+        """What an offer of the free sources is expected to save, in plain passes."""
+        if not plan.length:
+            return -self.costs.overlap
+        return plan.tokens - plan.tokens / (plan.rate * self.costs.plain)
+
+    def _is_poor_time(self, offered: Plan, by_model: Plan) -> bool:
+        """Whether to time plain decoding now, if that is due: where no model would draft and the
+        offer is no better than usual. Three rounds of a long copy may be a seventh of an answer."""
+        timings = self._knowledge.plain_timings
+        is_poor = not self._pays(by_model) and self._worth(offered) <= self._offers
+        return timings.is_overdue or (timings.is_due and is_poor)
 
     @property
     def _may_ask(self) -> Sequence[_Model]:

@@ -46,6 +46,11 @@ class Trials:
     def is_due(self) -> bool:
         return self._waited >= self._wait
 
+    @property
+    def is_overdue(self) -> bool:
+        """Whether it has been due for as long as it waited before."""
+        return self._waited >= 2 * self._wait
+
     def count(self) -> None:
         self._waited += 1
 
