@@ -17,9 +17,9 @@ from lab.recorded_proposals import WRONG, ProposalTrace, TracedText
 from lab.round_costs import RoundCosts, in_plain_passes
 from tokalign.evaluate.replay import ReplayVerifier
 from tokalign.runtime.cost import ASSUMED_DRAFT, CostCurve
-from tokalign.runtime.draft.answers import Answer
 from tokalign.runtime.draft.controller import Controller
 from tokalign.runtime.draft.costs import MAX_DRAFT, MAX_IDS, LearnedCosts, PassTimes
+from tokalign.runtime.draft.growth import Answer
 from tokalign.runtime.draft.knowledge import Knowledge, ModelKnowledge
 from tokalign.runtime.draft.neural import DRAFT, ModelDrafter
 from tokalign.runtime.draft.tree import TreeDrafter

@@ -18,7 +18,7 @@ from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.rounds import Context, Proposal, Verdict
 from tokalign.runtime.translation.base import Pair, Translation
 from tokalign.runtime.translation.committed_text import Boundary, DraftText
-from tokalign.runtime.verify import TargetVerifier
+from tokalign.runtime.loop import TargetVerifier
 from tokalign.tables.alignment import FirstIds
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.bpe.encoder import IncrementalEncoder

@@ -11,13 +11,13 @@ from tokalign.runtime.decoder import Decoder
 from tokalign.runtime.draft.costs import MAX_IDS, Costs
 from tokalign.runtime.draft.neural import ModelDrafter, NeuralDrafter
 from tokalign.runtime.drafting import Drafting
+from tokalign.runtime.loop import TargetVerifier
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.options import DEFAULT_DRAFT_TOKENS, DraftingOptions
 from tokalign.runtime.request import Request
 from tokalign.runtime.rounds import Drafter, Verifier
 from tokalign.runtime.translation.base import Pair
-from tokalign.runtime.verify import TargetVerifier
 
 
 class BaselineOptions(DraftingOptions):

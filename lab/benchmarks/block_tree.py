@@ -47,7 +47,7 @@ from tokalign.runtime.draft.neural import ModelDrafter
 from tokalign.runtime.draft.trained import BLOCK, BeamDrafter, BlockDrafter
 from tokalign.runtime.draft.tree import FREE_ROWS, TreeDrafter
 from tokalign.runtime.draft.trust import Mixing
-from tokalign.runtime.loop import Limits, decode
+from tokalign.runtime.loop import Limits, TargetVerifier, decode
 from tokalign.runtime.mlx.beam_search import BeamShape
 from tokalign.runtime.mlx.dflash_session import DFlashSession
 from tokalign.runtime.mlx.drafter_folder import named_drafter
@@ -55,7 +55,6 @@ from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.trained_drafter import TrainedDrafter
 from tokalign.runtime.rounds import Context, Drafter, Proposal, Round, Verdict, Verifier
-from tokalign.runtime.verify import TargetVerifier
 from tokalign.tables.opening import open_dictionary
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId

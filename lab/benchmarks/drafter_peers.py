@@ -27,7 +27,7 @@ from lab.baselines.whole_beams import WholeBeams
 from tokalign.cli.texts import read_texts
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.draft.trained import BlockDrafter
-from tokalign.runtime.loop import Limits, decode
+from tokalign.runtime.loop import Limits, TargetVerifier, decode
 from tokalign.runtime.mlx.beam_search import BeamShape
 from tokalign.runtime.mlx.cached_drafter import CachedSession
 from tokalign.runtime.mlx.dflash import load_dflash
@@ -36,7 +36,6 @@ from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.taps import LayerOutputs
 from tokalign.runtime.rounds import Context, Drafter, Round
-from tokalign.runtime.verify import TargetVerifier
 from tokalign.tables.drafter_formats import BLOCK_FORMATS, drafter_format
 from tokalign.tables.finding import read_drafter_json
 

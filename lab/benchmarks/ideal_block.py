@@ -30,14 +30,13 @@ from rich.progress import track
 from tokalign.cli.texts import read_texts
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.drafting import NoDrafter
-from tokalign.runtime.loop import Limits, decode
+from tokalign.runtime.loop import Limits, TargetVerifier, decode
 from tokalign.runtime.mlx.dflash_session import DFlashSession, Guess, listed_rows
 from tokalign.runtime.mlx.drafter_folder import named_drafter
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import TargetModelSession, top_k
 from tokalign.runtime.mlx.trained_drafter import TrainedDrafter
 from tokalign.runtime.rounds import Context, Drafter, Meanwhile, Proposal, nothing
-from tokalign.runtime.verify import TargetVerifier
 from tokalign.tokenizer.vocabulary import TargetId
 
 _GUESSES, _KEPT, _TEMPERATURE = 7, 48, 0.8

@@ -28,14 +28,13 @@ from mlx_lm.models.cache import make_prompt_cache
 
 from tokalign.api.call import speculative_generate_step
 from tokalign.api.text import stream_generate
-from tokalign.runtime.loop import Limits, decode
+from tokalign.runtime.loop import Limits, TargetVerifier, decode
 from tokalign.runtime.mlx.cache import kinds_without_rewinding
 from tokalign.runtime.mlx.layers import leaves_of
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.options import CacheOptions
 from tokalign.runtime.rounds import Context
-from tokalign.runtime.verify import TargetVerifier
 from tokalign.tokenizer.vocabulary import TargetId
 
 # The models are those of the tests.

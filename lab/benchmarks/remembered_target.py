@@ -21,11 +21,10 @@ from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.draft.lookup import KEPT
 from tokalign.runtime.draft.tree import ComingNoise
 from tokalign.runtime.drafting import NoDrafter
-from tokalign.runtime.loop import Limits, decode
+from tokalign.runtime.loop import Limits, TargetVerifier, decode
 from tokalign.runtime.mlx.sampling import Sampler, Sampling
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.rounds import Context, Proposal, RowStore, Verdict
-from tokalign.runtime.verify import TargetVerifier
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 

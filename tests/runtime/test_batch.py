@@ -20,14 +20,13 @@ from tokalign.runtime.batch import SharedPasses
 from tokalign.runtime.draft.costs import PassTimes
 from tokalign.runtime.draft.shared_costs import SharedRows, worth_verifying
 from tokalign.runtime.drafting import NoDrafter
-from tokalign.runtime.loop import Decoding, Limits
+from tokalign.runtime.loop import Decoding, Limits, TargetVerifier
 from tokalign.runtime.mlx.batch import SharedModel
 from tokalign.runtime.mlx.batch_split import can_share_passes
 from tokalign.runtime.mlx.sampling import CallableSampler, Sampling
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.options import CacheOptions
 from tokalign.runtime.rounds import Context, Drafter, Proposal
-from tokalign.runtime.verify import TargetVerifier
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 

@@ -24,10 +24,10 @@ from random_models import WildDrafter, generate, plainly, random_model, rounds_o
 from tokalign.errors import BundleError, IncompatibleError
 from tokalign.evaluate.calibrate import measure_briefly
 from tokalign.runtime.cost import read_curve
-from tokalign.runtime.draft.answers import BlockAnswer
 from tokalign.runtime.draft.context_copy import ContextCopy
 from tokalign.runtime.draft.controller import Controller
 from tokalign.runtime.draft.costs import LearnedCosts, PassTimes
+from tokalign.runtime.draft.growth import BlockAnswer
 from tokalign.runtime.draft.knowledge import Knowledge, ModelKnowledge
 from tokalign.runtime.draft.neural import DRAFTER
 from tokalign.runtime.draft.opening_knowledge import knowledge_from

@@ -20,11 +20,10 @@ from tokalign.build.alignment import align
 from tokalign.runtime.decoder import Decoder
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.generate import Generation
-from tokalign.runtime.loop import Limits, decode
+from tokalign.runtime.loop import Limits, TargetVerifier, decode
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.rounds import Context, Drafter, Proposal, Round, RowStore
-from tokalign.runtime.verify import TargetVerifier
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 

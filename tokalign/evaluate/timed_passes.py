@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokalign.runtime.draft.trained import with_trained
+from tokalign.runtime.loop import TargetVerifier
 from tokalign.runtime.mlx.beam_search import DEFAULT_SHAPE
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.sampling import Sampling
@@ -27,7 +28,6 @@ from tokalign.runtime.mlx.trained_drafter import TrainedDrafter
 from tokalign.runtime.mlx.weights import vocabulary_size
 from tokalign.runtime.rounds import Context, Proposal
 from tokalign.runtime.translation.growth import CHILDREN, WIDTH
-from tokalign.runtime.verify import TargetVerifier
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 

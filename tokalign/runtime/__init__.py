@@ -2,8 +2,7 @@
 
 A round, to be read in this order:
 
-    loop.py                 propose, verify, commit: the whole round
-    verify.py               the target's verdict on a proposal
+    loop.py                 propose, verify, commit: the whole round, and the target's verdict
     rounds.py               the context, a proposal, a verdict; who gives them; what goes out
 
 What drafts:

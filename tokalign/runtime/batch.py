@@ -17,12 +17,11 @@ from typing import Any, Protocol, cast
 from tokalign.runtime.draft.controller import Controller
 from tokalign.runtime.draft.costs import LearnedCosts
 from tokalign.runtime.draft.shared_costs import SharedCosts, worth_verifying
-from tokalign.runtime.loop import Decoding
+from tokalign.runtime.loop import Choices, Decoding, TargetVerifier
 from tokalign.runtime.mlx.batch import SharedModel
 from tokalign.runtime.mlx.session import PassRows
 from tokalign.runtime.mlx.taps import KeptRows
 from tokalign.runtime.rounds import Array, Proposal, Round, Verdict
-from tokalign.runtime.verify import Choices, TargetVerifier
 from tokalign.tokenizer.vocabulary import TargetId
 
 

@@ -26,7 +26,7 @@ from tokalign.runtime.draft.neural import ModelDrafter
 from tokalign.runtime.draft.trained import with_trained
 from tokalign.runtime.drafting import Drafting, make_drafter, make_model_drafter
 from tokalign.runtime.grammar import Constraint, Grammar, constrain
-from tokalign.runtime.loop import Decoding, Limits
+from tokalign.runtime.loop import Decoding, Limits, TargetVerifier
 from tokalign.runtime.mlx.batch_split import can_share_passes
 from tokalign.runtime.mlx.context_files import ContextFiles
 from tokalign.runtime.mlx.draft_session import DraftModelSession
@@ -39,7 +39,6 @@ from tokalign.runtime.remembered import RememberedStore
 from tokalign.runtime.request import Request
 from tokalign.runtime.rounds import UNBOUNDED, Context, Drafter, Verifier
 from tokalign.runtime.translation.base import Pair
-from tokalign.runtime.verify import TargetVerifier
 from tokalign.runtime.written_later import LATER
 from tokalign.tables.finding import Note
 from tokalign.tokenizer.self_check import read_tokenizer

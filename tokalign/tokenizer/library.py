@@ -26,9 +26,18 @@ import regex
 
 from tokalign.errors import VocabularyError, in_one_line, is_complaint
 from tokalign.tokenizer.bpe.encoder import PieceEncoder
-from tokalign.tokenizer.bpe.pretokenizer import GPT2_PATTERN, Splitter
-from tokalign.tokenizer.bpe.reach import NEIGHBOURS, Reach, Reads, count_pieces, looks_back
-from tokalign.tokenizer.bpe.utf8 import as_bytes, as_text, incomplete_tail
+from tokalign.tokenizer.bpe.pretokenizer import (
+    GPT2_PATTERN,
+    NEIGHBOURS,
+    Reach,
+    Reads,
+    Splitter,
+    as_bytes,
+    as_text,
+    count_pieces,
+    incomplete_tail,
+    looks_back,
+)
 from tokalign.tokenizer.spec import Step, cuts
 from tokalign.tokenizer.spelling import SPACE_MARK, byte_alphabet, write_byte_level
 from tokalign.tokenizer.vocabulary import Id, Vocabulary

@@ -13,7 +13,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any, cast
 
-from tokalign.tokenizer.bpe.utf8 import incomplete_tail
+from tokalign.tokenizer.bpe.pretokenizer import incomplete_tail
 from tokalign.tokenizer.library import LibraryEncoder
 from tokalign.tokenizer.spelling import SPACE_MARK, write_byte_level
 from tokalign.tokenizer.vocabulary import Id

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from trees import ids, reached
 
 from tokalign.evaluate.replay import replay
-from tokalign.runtime.draft.answers import Answer, BlockAnswer
 from tokalign.runtime.draft.costs import Costs
+from tokalign.runtime.draft.growth import Answer, BlockAnswer
 from tokalign.runtime.draft.mixing import Mixer
 from tokalign.runtime.draft.tree import TreeDrafter
 from tokalign.runtime.draft.trust import Mixing

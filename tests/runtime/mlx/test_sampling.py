@@ -16,12 +16,11 @@ from numpy.testing import assert_allclose
 from random_models import VOCABULARY, WildDrafter, generate
 
 from tokalign.runtime.drafting import NoDrafter
-from tokalign.runtime.loop import Limits, decode
+from tokalign.runtime.loop import Limits, TargetVerifier, decode
 from tokalign.runtime.mlx.noise import TARGET, gumbel
 from tokalign.runtime.mlx.sampling import Sampling, logprobs_of
 from tokalign.runtime.mlx.session import top_k
 from tokalign.runtime.rounds import Context
-from tokalign.runtime.verify import TargetVerifier
 from tokalign.tokenizer.vocabulary import TargetId
 
 

@@ -15,8 +15,7 @@ from small_tokenizers import of_merges, random_merges
 
 from tokalign.tables.alignment import HealingTrie
 from tokalign.tokenizer.bpe.encoder import IncrementalEncoder, TokenOrder
-from tokalign.tokenizer.bpe.pretokenizer import WordSplitter
-from tokalign.tokenizer.bpe.utf8 import incomplete_tail
+from tokalign.tokenizer.bpe.pretokenizer import WordSplitter, incomplete_tail
 from tokalign.tokenizer.tokenizer import Tokenizer
 
 

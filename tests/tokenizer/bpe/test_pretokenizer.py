@@ -17,10 +17,11 @@ from tokalign.tokenizer.bpe.pretokenizer import (
     RegexSplitter,
     WordSplitter,
     _AnyOf,
+    as_bytes,
+    as_text,
     has_inner_space,
+    looks_back,
 )
-from tokalign.tokenizer.bpe.reach import looks_back
-from tokalign.tokenizer.bpe.utf8 import as_bytes, as_text
 from tokalign.tokenizer.library import LibrarySplitter, as_read
 from tokalign.tokenizer.spec import byte_level
 

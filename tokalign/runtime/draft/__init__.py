@@ -4,9 +4,8 @@ lookup.py               from dictionaries, and from the target's top-k logits at
 context_copy.py         copies of what followed an earlier occurrence of the text's end
     suffix_automaton.py     where that is
 neural.py               a draft model, and how far its drafts were right
-answers.py              what a model says in one round, as a source
 tree.py                 one tree of all sources
-    growth.py               the tree as it grows
+    growth.py               the tree as it grows, and what models say of it
     mixing.py               one probability for each id that several sources expect
     trust.py                what is learned of the sources
     weights.py              what every source contributes to it, as it was fitted

@@ -8,7 +8,7 @@ from dataclasses import replace
 from math import sqrt
 from typing import TYPE_CHECKING, Protocol
 
-from tokalign.runtime.draft.answers import Answer
+from tokalign.runtime.draft.growth import Answer
 from tokalign.runtime.options import DEFAULT_ALTERNATIVES
 from tokalign.runtime.rounds import Context, Drafter, Meanwhile, Proposal, Round, nothing
 from tokalign.runtime.translation.base import Asked, Pair, Translation

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import exp
 
-from tokalign.runtime.draft.answers import Answer, BlockAnswer
+from tokalign.runtime.draft.growth import Answer, BlockAnswer
 from tokalign.runtime.draft.mixing import LEAST_REACHED
 from tokalign.runtime.draft.neural import DRAFTER, ModelDrafter
 from tokalign.runtime.mlx.beam_search import DEFAULT_SHAPE, SOURCE, BeamSession, BeamShape

@@ -17,9 +17,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from tokalign.runtime.draft.answers import Answer
 from tokalign.runtime.draft.costs import Costs, Plan
-from tokalign.runtime.draft.growth import AskedText, Growth
+from tokalign.runtime.draft.growth import Answer, AskedText, Growth
 from tokalign.runtime.draft.mixing import RECENT, Mixer, Source
 from tokalign.runtime.draft.trust import Mixing
 from tokalign.runtime.grammar import Constraint, State

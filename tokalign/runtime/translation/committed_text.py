@@ -24,7 +24,7 @@ from typing import ClassVar, TypeVar
 from tokalign.tables.alignment import MergeSites, match_roles
 from tokalign.tokenizer.bpe.absorption import Absorption, shared_absorption
 from tokalign.tokenizer.bpe.encoder import BytePairEncoding, IncrementalEncoder
-from tokalign.tokenizer.bpe.utf8 import incomplete_tail
+from tokalign.tokenizer.bpe.pretokenizer import incomplete_tail
 from tokalign.tokenizer.bpe.validity import PairValidity, Spine
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import DraftId, Id, TargetId, token_bytes

@@ -15,8 +15,7 @@ from functools import cached_property, lru_cache
 from typing import Generic, cast
 
 from tokalign.tokenizer.bpe import Id
-from tokalign.tokenizer.bpe.pretokenizer import Splitter
-from tokalign.tokenizer.bpe.utf8 import as_bytes, as_text
+from tokalign.tokenizer.bpe.pretokenizer import Splitter, as_bytes, as_text
 from tokalign.tokenizer.bpe.validity import Merged, Merges, PairValidity
 
 _LONG = 64
