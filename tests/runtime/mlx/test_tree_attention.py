@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 
 import mlx.core as mx
 import numpy as np
 import pytest
-from mlx_lm.models.cache import RotatingKVCache, make_prompt_cache
+from mlx_lm.models.cache import KVCache, RotatingKVCache, make_prompt_cache
 from random_models import WildDrafter, random_model, rounds_of
 from trees import tree_of
 from zoo import make_model
@@ -15,7 +16,7 @@ from zoo import make_model
 from tokalign.runtime.drafting import NoDrafter
 from tokalign.runtime.loop import Limits
 from tokalign.runtime.mlx.session import TargetModelSession
-from tokalign.runtime.mlx.tree_attention import TreeModel, lay_out
+from tokalign.runtime.mlx.tree_attention import TreeModel, lay_out, tree_masks
 from tokalign.runtime.options import CacheOptions
 from tokalign.runtime.rounds import Context, Proposal
 from tokalign.tables.token_tree import TokenTree
@@ -26,6 +27,17 @@ from tokalign.tokenizer.vocabulary import TargetId
 def test_a_linear_tree_is_laid_out_as_a_chain(length: int) -> None:
     chain = TokenTree.chain([TargetId(1)] * length, "test")
     assert lay_out(5, length + 2, chain)[0] == list(range(5, length + 7))
+
+
+def test_the_masks_of_a_long_context_make_no_object_of_each_position() -> None:
+    cache, tree = [KVCache()], tree_of([1, 2, 3], [-1, 0, -1])
+    cache[0].offset = 200_000
+    tracemalloc.start()
+    with tree_masks(cache, 4, tree) as positions:
+        most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert positions == [200_000, 200_001, 200_002, 200_001]
+    assert most < 30 * 200_000
 
 
 def test_rows_of_a_tree_are_right_in_the_pass_that_quantizes_the_cache() -> None:

@@ -85,7 +85,7 @@ def tree_masks(cache: Sequence[Any], rows: int, tree: TokenTree[Any]) -> Iterato
     offset = int(leaves[0].offset)
     computed = max(0, len(tree.ids) - rows)
     positions, allowed = lay_out(offset - computed, computed + rows, tree)
-    seen = np.array([*range(offset - computed), *positions])
+    seen = np.concatenate([np.arange(offset - computed), positions])
     positions, allowed = positions[computed:], allowed[computed:]
 
     @cache_calls
