@@ -275,6 +275,11 @@ def test_generate_prints_what_mlx_lm_prints(capsys: pytest.CaptureFixture[str]) 
         printed.append(re.sub(r"\d+\.\d+", "(measured)", capsys.readouterr().out))
     assert printed[1] == printed[0]
     assert "Generation: 6 tokens" in printed[0]
+    for generate in (mlx_lm.generate, tokalign.generate):
+        ends = forcing([tokenizer.eos_token_id] * 3)
+        generate(model, tokenizer, PROMPT, verbose=True, logits_processors=[ends], max_tokens=2)
+    separator, nothing = "=" * 10, "No text generated for this prompt"
+    assert capsys.readouterr().out == f"{separator}\n\n{separator}\n{nothing}\n" * 2
 
 
 def test_a_stream_of_mlx_is_used(pair: dict[str, Any]) -> None:

@@ -79,6 +79,18 @@ def test_tokenizers_are_taken_from_folders_and_wrappers(
     assert stopped == found[: len(stopped)]
 
 
+@pytest.mark.parametrize("options", [{"method": "plain"}, {}], ids=str)
+def test_a_stop_text_changes_nothing_before_it(options: dict[str, Any]) -> None:
+    """mlx-lm drops the space of a first token, so the text with `stop` begins without it too."""
+    model, tokenizer = tokalign.load(str(DEMO / "target"))
+    given = {"max_tokens": 12, **options}
+    whole = tokalign.generate(model, tokenizer, "Wisła jest", **given)
+    assert not whole.startswith(" ")
+    for stop in ("nowhere", whole[4:6]):
+        found = tokalign.generate(model, tokenizer, "Wisła jest", stop=stop, **given)
+        assert found == whole.partition(stop)[0]
+
+
 def test_the_tokenizer_of_a_draft_model_has_to_be_given(pair: dict[str, Any]) -> None:
     models = {"model": pair["model"], "tokenizer": pair["tokenizer"], "draft_model": pair["model"]}
     with pytest.raises(UsageError, match="draft_tokenizer=tokenizer"):

@@ -15,7 +15,7 @@ from weakref import ref
 import mlx.core as mx
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.sample_utils import greedy_sampler
-from mlx_lm.tokenizer_utils import TokenizerWrapper
+from mlx_lm.tokenizer_utils import BPEStreamingDetokenizer, TokenizerWrapper
 
 from tokalign.errors import (
     CacheError,
@@ -108,6 +108,13 @@ def detokenizer_of(tokenizer: AnyTokenizer) -> Any:
     if _is_transformers(tokenizer):
         tokenizer = TokenizerWrapper(tokenizer)
     return getattr(tokenizer, "detokenizer", None)
+
+
+def drops_first_space(detokenizer: Any) -> bool:
+    """Whether mlx-lm's text begins without the space of its first token."""
+    return bool(
+        getattr(detokenizer, "trim_space", isinstance(detokenizer, BPEStreamingDetokenizer))
+    )
 
 
 def _is_transformers(tokenizer: AnyTokenizer) -> bool:

@@ -23,6 +23,7 @@ from tokalign.api.objects import (
     check_draft_model,
     check_stream,
     detokenizer_of,
+    drops_first_space,
     encode,
     language_model,
     make_sampler,
@@ -171,8 +172,10 @@ def stream_generate(
         ends_with_context=max_tokens < 0,
     )
     # Under a grammar the text is what the grammar matched; mlx-lm would take a space away.
-    detokenizer = None if stop or grammar is not None else detokenizer_of(tokenizer)
-    return _responses(call, prompt_progress_callback, detokenizer, target.stop_ids)
+    detokenizer = None if grammar is not None else detokenizer_of(tokenizer)
+    return _responses(
+        call, prompt_progress_callback, detokenizer, target.stop_ids, stops=bool(stop)
+    )
 
 
 def with_options(function: Callable[..., Any], *kinds: Any) -> Signature:
@@ -208,7 +211,8 @@ def generate(
         if verbose:
             print(response.text, end="", flush=True)
     if verbose and response is not None:
-        print(f"\n{'=' * 10}\n{totals(response)}")
+        print(f"\n{'=' * 10}")
+        print(totals(response) if any(parts) else "No text generated for this prompt")
     return "".join(parts)
 
 
@@ -226,10 +230,15 @@ def _responses(
     report: Callable[[int, int], None] | None,
     detokenizer: Any,
     silent: frozenset[TargetId],
+    *,
+    stops: bool,
 ) -> Iterator[GenerationResponse]:
     """One response per token; the last one has the finish reason and the rest of the text. report:
-    as in `Call.pieces`. detokenizer: mlx-lm's; None for ours. silent: ids without text."""
+    as in `Call.pieces`. detokenizer: mlx-lm's; None for ours. silent: ids without text. stops:
+    whether a text may end the output; only ours looks for it, and then begins as mlx-lm's."""
     statistics, prompt_tokens = call.generation.statistics, len(call.prompt)
+    drops_space = stops and drops_first_space(detokenizer)
+    detokenizer = None if stops else detokenizer
     with closing(call.pieces(report=report)) as pieces:
         for number, piece in enumerate(pieces, 1):
             text = piece.text if detokenizer is None else ""
@@ -241,6 +250,8 @@ def _responses(
             elif piece.ends is not None:
                 detokenizer.finalize()
                 text += detokenizer.last_segment
+            if drops_space and text:
+                text, drops_space = text.removeprefix(" "), False
             share = prompt_tokens / max(1, statistics.prompt_tokens)  # the rest was in the cache
             yield GenerationResponse(
                 text=text,
