@@ -318,8 +318,9 @@ class AddedTokenSplitter(Splitter):
         return settled + (self._rest.count_settled(text[start:end], stretch) if stretch else 0)
 
     def completion(self, text: bytes) -> bytes:
-        begun = text[self._any.end(text) :]
-        longer = [t for t in self._added if begun and t.startswith(begun) and t != begun]
+        if not (begun := text[self._any.end(text) :]):
+            return b""
+        longer = [token for token in self._added if token.startswith(begun) and token != begun]
         return min(longer, default=begun)[len(begun) :]
 
 
