@@ -80,6 +80,14 @@ def test_a_killed_process_is_resumed_by_the_same_command(
     assert files(tmp_path / "drafter") == files(trained[0])
 
 
+def test_labels_of_other_texts_are_refused_before_the_target_writes(
+    target: Path, sentences: Path, trained: tuple[Path, Ended]
+) -> None:
+    ended = run(target, sentences, trained[0], "--from-model=1000")
+    ended.is_refused(3, "drafter.training/held-out", "another --workspace")
+    assert not list((trained[0].parent / "drafter.training").glob("written*"))
+
+
 def test_a_dry_run_says_what_it_would_take_and_writes_nothing(
     target: Path, sentences: Path, tmp_path: Path
 ) -> None:

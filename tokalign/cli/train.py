@@ -223,7 +223,8 @@ def command(
     if (writing := plan.writing) is not None:
         texts = workspace / "written.jsonl"
         how = partial(progress, unit="tokens")
-        written = [write_texts(model, given, texts, writing, stage=how)]
+        labels = workspace / "held-out"
+        written = [write_texts(model, given, texts, writing, labels=labels, stage=how)]
         sources.append(CorpusFile.of_path(texts))
     labelled = plan.label(model, [Corpus(sources, field=field), *written], workspace)
     learner = plan.learner(

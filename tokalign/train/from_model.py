@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from tokalign.build.corpus import Corpus, Progress, Stage, draw_windows, silent
-from tokalign.errors import CorpusError
+from tokalign.errors import CorpusError, IncompatibleError
 from tokalign.runtime.chat import Prompt, as_messages, encode_chat, encode_prompt, with_bos
 from tokalign.runtime.decoder import Decoder, LanguageModel
 from tokalign.runtime.drafting import Drafting
@@ -53,19 +53,26 @@ def write_texts(
     path: Path,
     options: Writing,
     *,
+    labels: Path | None = None,
     stage: Stage = silent,
 ) -> Corpus:
     """The corpus of what the target writes; it is written to `path`, unless it is there already.
 
-    path: a .jsonl file. Another text in its place is kept as `*.previous`.
+    path: a .jsonl file. Another text in its place is kept as `*.previous`. labels: a folder that
+    must not be there yet, as its labels would be of other texts.
     Raises: as `Corpus.lines`; CorpusError for a corpus without openings, and for a target that ends
-        its texts at once; UsageError while another process writes this file.
+        its texts at once; UsageError while another process writes this file; IncompatibleError.
     """
     recipe = {"target": target_fingerprints(target), "corpus": corpus.listing, **asdict(options)}
     head = _record(text="", written=recipe)
     with suppress(OSError), path.open("rb") as file:
         if file.read(len(head)) == head:
             return Corpus([path])
+    if labels is not None and labels.exists():  # else refused after hours of writing
+        raise IncompatibleError(
+            f"the labels in {labels} were made of other texts; give the same as then, another "
+            "--workspace, or remove that folder"
+        )
     folder = path.with_name(f"{path.name}.parts")
     with locked(folder.with_suffix(".lock"), f"writing {path}", "wait until it has ended"):
         openings = _openings(target, corpus, options, stage)
