@@ -48,6 +48,7 @@ def test_every_flag_of_mlx_lms_server_is_there() -> None:
         ([*TARGET, "--chat-template-args", "[1]"], "--chat-template-args"),
         ([*TARGET, "--adapter-path", "/nowhere"], "/nowhere"),
         ([*TARGET, "--host", "256.0.0.1"], "256.0.0.1"),
+        ([*TARGET, "--chat-template", "chat.jinja"], "$(cat FILE)"),
     ],
 )
 def test_what_cannot_be_honoured_is_said_before_anything_is_loaded(

@@ -23,7 +23,7 @@ from tokalign.cli.command import (
 from tokalign.cli.login_item import install, uninstall
 from tokalign.cli.options import ABOUT_NAME, CACHE, DRAFTING, ENDS, MODEL, declared_options
 from tokalign.cli.output import flags, note, print_json, show
-from tokalign.errors import UsageError
+from tokalign.errors import UsageError, shown
 from tokalign.runtime.options import CacheOptions, DraftingOptions, take
 from tokalign.serve import Settings
 
@@ -124,6 +124,11 @@ def _settings(values: dict[str, Any]) -> Settings:
     if adapter is not None and not adapter.is_dir():
         raise UsageError(
             f"--adapter-path {adapter} is not a folder; give the one that mlx_lm.lora wrote"
+        )
+    if (template := values["chat_template"]) and "{" not in template:
+        raise UsageError(
+            f"--chat-template {shown(template)} has no place for messages; give the template "
+            'itself, of a file with "$(cat FILE)"'
         )
     keys = [key.strip() for key in values.pop("api_keys")]
     if not all(keys):
