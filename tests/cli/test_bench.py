@@ -64,6 +64,15 @@ def test_refusals_come_before_anything_is_measured(line: str, code: int, says: s
     bench(*words(line)).is_refused(code, says)
 
 
+def test_a_prompt_that_is_too_long_is_refused_before_any_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.txt").write_text("raz\n" + "dwa " * 3000 + "\n")
+    monkeypatch.setattr("tokalign.evaluate.bench.Bench.measured", None)
+    line = [*words("--target TARGET --method copy"), str(tmp_path / "a.txt")]
+    bench(*line).is_refused(2, "the model's context holds 2048")
+
+
 def test_prompts_come_from_files(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("jeden\n\ndwa\n")
     (tmp_path / "b.jsonl").write_text('{"text": "trzy"}\n')

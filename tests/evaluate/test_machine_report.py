@@ -93,10 +93,15 @@ def test_equal_ids_are_counted_up_to_the_first_that_differs() -> None:
     assert (long.context, long.compared, long.equal) == (2048, 8, 6)
 
 
-def test_a_folder_is_named_without_what_it_lies_in(tmp_path: Path) -> None:
+def test_a_folder_is_named_without_what_it_lies_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "jan.kowalski" / "model"
     folder.mkdir(parents=True)
     assert public_name(str(folder)) == "model"
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("HOME", str(folder.parent))
+    assert public_name(".") == public_name("~/model") == "model"
     assert public_name("speakleash/model") == "speakleash/model"
     assert public_name(None) is None
 

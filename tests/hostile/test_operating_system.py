@@ -149,6 +149,13 @@ def test_a_command_without_stdout_is_one_line(folder: Path, name: str, form: str
     without_stdout(folder, arguments, how).is_refused(1, "stdout", REASONS[how])
 
 
+def test_a_report_is_written_whatever_stdout_is(folder: Path, tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    bench = [*COMMANDS["bench"], "--publish", str(report)]
+    without_stdout(folder, bench, "abandoned").is_refused(1, "stdout")
+    assert json.loads(report.read_text())["report"] == "tokalign bench"
+
+
 @pytest.mark.parametrize(
     ("name", "how"), in_turn(dict.fromkeys(COMMANDS, (("full",), ("closed",))))
 )

@@ -169,6 +169,8 @@ def command(**values: Any) -> None:
     result = as_object(comparison, about)
     if html is not None:
         write_page(html, comparison, result)
+    if options.publish is not None:  # first, as stdout may be closed by now
+        publish(options.publish, about, decoder, comparison, measurements)
     verdict = paragraph(verdict_of(comparison))
     show(result, lambda: f"{verdict}\n\n{figures_table(_DECISIVE, result['overall'])}")
     if comparison.ids_that_differ:
@@ -176,8 +178,6 @@ def command(**values: Any) -> None:
             f"{comparison.ids_that_differ} ids differ from plain decoding: in half precision the "
             "last bit may depend on the number of rows of a pass; --dtype float32 avoids that"
         )
-    if options.publish is not None:
-        publish(options.publish, about, decoder, comparison, measurements)
 
 
 def _measured(options: Options) -> tuple[Mapping[str, Any], Decoder, Sequence[Measurement]]:

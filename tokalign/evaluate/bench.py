@@ -69,6 +69,8 @@ class Bench:
         """Measure everything, after a warm-up of a few tokens for every condition. Raises:
         IncompatibleError if the pair rules out a translation; as `Decoder.begin`."""
         schedule, sessions = list(self.schedule()), Sessions.of(self.decoder)
+        for make in self.prompts.values():  # else refused after the others are measured
+            sessions.target.require_room(len(make(self.decoder).target))
         short = replace(self, max_tokens=WARM_UP_TOKENS)
         for condition, block in {c: b for b, c in schedule}.items():  # so that kernels are compiled
             short.measured(block, condition, short.drafting(self.decoder, condition), sessions)

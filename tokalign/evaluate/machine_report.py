@@ -3,6 +3,7 @@ text, no path, no host's or user's name."""
 
 from __future__ import annotations
 
+import os
 import platform
 from collections import defaultdict
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from tokalign.errors import UsageError
 from tokalign.evaluate.comparison import BASELINES, Comparison, Measurement, Row
 from tokalign.runtime.cost import CostCurve
 from tokalign.runtime.rounds import common_prefix
+from tokalign.storage import as_path
 
 _CONTEXTS = (512, 2048, 8192, 32768)
 """Bounds of the lengths of contexts, in ids, by which equal ids are counted."""
@@ -87,7 +89,8 @@ def system_name() -> str:
 
 def public_name(model: str | None) -> str | None:
     """A model's name without the folders that it lies in, which may name a person."""
-    return model and (Path(model).name if Path(model).exists() else model)
+    is_path = model is not None and as_path(model).exists()
+    return os.path.basename(os.path.abspath(as_path(model))) if model and is_path else model
 
 
 def report_of(
