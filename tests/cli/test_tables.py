@@ -77,6 +77,12 @@ def test_show_says_how_far_a_tokenizer_is_understood(tmp_path: Path) -> None:
         run("tables", "show", missing).is_refused(code, missing)
 
 
+@pytest.mark.parametrize("content", [b"\xff", b'{"model": {"vo', b"[" * 200_000])
+def test_a_folder_with_a_damaged_tokenizer_is_one_line(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "tokenizer.json").write_bytes(content)
+    run("tables", "show", tmp_path).is_refused(3, "tokenizer.json", "download it again")
+
+
 def test_learn_list_use_and_forget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for variable, place in {"HOME": "", "XDG_DATA_HOME": "data"}.items():
         monkeypatch.setenv(variable, str(tmp_path / place))

@@ -95,8 +95,9 @@ def _read_best(file: TokenizerFile, *, trust_remote_code: bool) -> Tokenizer[Any
     about the highest level; as `reference_of_folder`."""
     refused: TokalignError | None = None
     if file.files:
-        written = file.document if "tokenizer.json" in file.files else {}
         try:
+            with refusing(file.path):
+                written = file.document if "tokenizer.json" in file.files else {}
             reference = reference_of_folder(
                 file.folder, file.files, written, trust_remote_code=trust_remote_code
             )
