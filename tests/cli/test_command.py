@@ -347,6 +347,18 @@ def test_a_process_that_runs_models_leaves_without_the_end_of_their_libraries(
     assert ("the end of the library" in ended.stdout) is not runs_models
 
 
+@pytest.mark.parametrize(
+    "error",
+    [MemoryError(), RuntimeError("[metal::malloc] Attempting to allocate 9 bytes which is ...")],
+)
+def test_full_memory_is_one_line(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full() -> int:
+        raise error
+
+    monkeypatch.setattr("tokalign.cli.models.machine_memory", full)
+    tokalign("models", "list").is_refused(1, "not enough memory", "--max-kv-size")
+
+
 @pytest.mark.parametrize("module", ["click", "tokalign.cli.decode"])
 def test_ctrl_c_is_answered_in_one_line_while_the_program_is_imported(module: str) -> None:
     code = f"""

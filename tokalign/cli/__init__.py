@@ -162,6 +162,15 @@ def _run(stdout: TextIO) -> int:
         return 130
     except OSError as error:
         return _complain(_of_the_system(error))
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "malloc]" not in str(error):  # as mlx says it
+            raise
+        return _complain(
+            TokalignError(
+                "there is not enough memory; close other programs, or give a smaller model, less "
+                "text or context (--max-kv-size), or in build a lower --memory"
+            )
+        )
     except SystemExit as ended:
         if sys.stdout is not stdout:  # what click does when the reader of its help is gone
             return _complain(unwritten(BrokenPipeError()))
