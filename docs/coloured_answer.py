@@ -86,6 +86,8 @@ def main() -> None:
     """Have the model answer, and print the picture."""
     import tokalign
 
+    if len(sys.argv) != 4:
+        sys.exit(__doc__)
     name, dictionary, prompt = sys.argv[1:]
     model, tokenizer = tokalign.load(name)
     asked = tokenizer.apply_chat_template(

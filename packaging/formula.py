@@ -43,4 +43,6 @@ def formula(archive: Path) -> str:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
     print(formula(Path(sys.argv[1])), end="")

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 import click
+import pytest
 import python_reference
 from code_blocks import blocks
 
@@ -35,6 +38,13 @@ def anchors(page: Path) -> set[str]:
     text = re.sub(r"```.*?```", "", page.read_text("utf-8"), flags=re.DOTALL)
     titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("name", ["docs/coloured_answer.py", "packaging/formula.py"])
+def test_a_program_without_its_arguments_says_what_they_are(name: str) -> None:
+    ended = subprocess.run([sys.executable, ROOT / name], capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert f"python {name} " in ended.stderr
 
 
 def test_links_lead_somewhere() -> None:
