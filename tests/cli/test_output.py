@@ -184,3 +184,13 @@ def test_a_text_that_does_not_end_is_refused(line: str, monkeypatch: pytest.Monk
     words = line.replace("ENDLESS", "/dev/zero").split()
     ended = run("decode", "--target", DEMO / "target", *words, typed="x" * (1 << 13))
     ended.is_refused(2, "more than 4,096 characters")
+
+
+def test_the_mark_that_a_file_begins_with_is_no_part_of_its_text(tmp_path: Path) -> None:
+    (tmp_path / "prompt.txt").write_text("Wisła", "utf-8-sig")
+    (tmp_path / "schema.json").write_text('{"type": "boolean"}', "utf-8-sig")
+    given = ("--json-schema", tmp_path / "schema.json", "-m", "8", "--method", "plain", "--json")
+    line = ("decode", "--target", DEMO / "target", *given)
+    for typed in (("-p", f"@{tmp_path / 'prompt.txt'}"), ()):
+        answered = run(*line, *typed, typed="\ufeffWisła").json
+        assert answered["prompt"] == "Wisła"

@@ -88,11 +88,12 @@ def reading_stdin(remedy: str) -> Iterator[None]:
 
 
 def read_all(file: TextIO) -> str:
-    """The text in a file, a pipe or a device. Raises: OSError for one that is endless."""
+    """The text in a file, a pipe or a device, without the mark that some editors begin it with.
+    Raises: OSError for one that is endless."""
     text = file.read(MOST_TEXT + 1)
     if len(text) > MOST_TEXT:
         raise OSError(EFBIG, f"it has more than {MOST_TEXT:,} characters")
-    return text
+    return text.removeprefix("\ufeff")
 
 
 def read_text_file(path: Path, shown: str, remedy: str) -> str:
