@@ -312,6 +312,17 @@ def test_an_odd_tokenizer_is_read_as_the_library_reads_it(name: str, tmp_path: P
                 assert tokenizer.vocabulary.bytes_of(ids) == tokenizer.text_bytes(text)
 
 
+def test_tokens_that_either_order_finds_keep_a_tokenizer_aligned(tmp_path: Path) -> None:
+    """DeepSeek V4 adds `<｜/table>｜` and, to be found later, `｜DSML｜`."""
+    document = adding(adding(byte_level_document(), "<|x|", **PLAIN), "|kot|", **LATE)
+    tokenizer = read(tmp_path, document)
+    library = Library.from_file(str(tmp_path / "tokenizer.json"))
+    assert tokenizer.level is Level.ALIGNED
+    for text in ("<|x|kot|", "a|kot|<|x|", "<|x|<|x||kot|kot|", "|kot<|x|kot||kot|"):
+        ids = library.encode(text, add_special_tokens=False).ids
+        assert tokenizer.encode(text) == tokenizer.encode(text, specials=True) == ids
+
+
 def test_a_prompt_at_which_the_library_panics_is_an_error(tmp_path: Path) -> None:
     document = adding(byte_level_document(), "{}", rstrip=True, **PLAIN)
     tokenizer = read(tmp_path, adding(document, "\n\n", lstrip=True, **PLAIN))

@@ -43,7 +43,7 @@ from tokalign.tokenizer.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Library
 
-_RULES = 10
+_RULES = 11
 """Counted up whenever readers or checks change, so that older notes no longer count."""
 
 _LIBRARIES = (

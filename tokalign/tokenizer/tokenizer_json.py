@@ -64,7 +64,8 @@ def read_tokenizer_json(document: Any, config: Mapping[str, Any]) -> TokenizerSp
         spelled[index] = (text.replace(SPACE_MARK, " ") if index in marks else text).encode()
     unknown = model.get("unk_token") if is_bpe else None
     later = {i for i in written if added[i].get("normalized", False)}
-    if _overlap([written[i] for i in written.keys() - later], [written[i] for i in later]):
+    # The first of two that overlap is found by either order.
+    if _begins_in([written[i] for i in written.keys() - later], [written[i] for i in later]):
         raise VocabularyError(f"looks for some added tokens before others that overlap; {AGAIN}")
     by_library = _overlap(specials.values(), written.values()) or not all(
         _is_found_anywhere(added[i], normalizers) for i in specials
@@ -198,14 +199,20 @@ def _is_found_anywhere(token: Mapping[str, Any], normalizers: Sequence[Step]) ->
 
 def _overlap(some: Iterable[str], others: Iterable[str]) -> bool:
     """Whether one of `some` and one of `others` can share characters of a text."""
-    for ones, whole in ((some, sorted(others)), (others, sorted(some))):
-        known, sizes, firsts = {*whole}, {*map(len, whole)}, {text[0] for text in whole}
-        for rest in (text[i:] for text in ones for i, c in enumerate(text) if c in firsts):
-            at = bisect_left(whole, rest)
-            if at < len(whole) and whole[at].startswith(rest):
-                return True
-            if any(rest[:size] in known for size in sizes):
-                return True
+    some, others = [*some], [*others]
+    return _begins_in(some, others) or _begins_in(others, some)
+
+
+def _begins_in(some: Iterable[str], others: Iterable[str]) -> bool:
+    """Whether one of `some` can begin at a character of one of `others` in a text."""
+    begun = sorted(some)
+    known, sizes, firsts = {*begun}, {*map(len, begun)}, {text[0] for text in begun}
+    for rest in (text[i:] for text in others for i, c in enumerate(text) if c in firsts):
+        at = bisect_left(begun, rest)
+        if at < len(begun) and begun[at].startswith(rest):
+            return True
+        if any(rest[:size] in known for size in sizes):
+            return True
     return False
 
 
