@@ -103,3 +103,9 @@ def test_what_is_higher_than_the_terminal_or_from_before_it_changed_stays_as_it_
     sizes = iter([(40, 24), (20, 24)])
     markdown = Markdown(lambda: terminal_size(next(sizes)))
     assert markdown.push("**a**\n\nb\n") == "**a**\n\nb\n"
+
+
+@pytest.mark.parametrize("height", [0, 24])
+def test_a_terminal_that_does_not_tell_its_size_gets_the_text_as_it_came(height: int) -> None:
+    markdown = Markdown(lambda: terminal_size((0, height)))
+    assert [markdown.push("**a**\n\nb"), markdown.finish()] == ["**a**\n\nb", ""]

@@ -2,6 +2,7 @@
 
 What a block looks like is known when another one begins. It is written over then, once, so nothing
 flickers; one that has left the terminal, or was there before its size changed, stays as it came.
+So do all on a terminal that does not tell its size, which is 0 by 0 then.
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ class Markdown:
         before, self._size = self._size, self._measured()
         width, height = self._size
         lines = self._block.expandtabs().split("\n")
-        up = sum(max(1, len(chop_cells(line, width))) for line in lines) - 1
-        if before != self._size or up >= height:
+        up = sum(max(1, len(chop_cells(line, width or 1))) for line in lines) - 1
+        if before != self._size or up >= height or not width:
             return "\n".join([*ended, last])[len(self._block) :]
         return f"\x1b[{up}A" * bool(up) + "\r\x1b[J" + "\n\n".join([*map(self._drawn, ended), last])
 
