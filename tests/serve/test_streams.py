@@ -6,11 +6,13 @@ template was given of the turn before, so the answer tells whether that turn has
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Iterator
 from typing import Any, ClassVar, Literal
 
 import pytest
+from processes import wait_for
 from pydantic import BaseModel
 from served import CALL, KEY, WEATHER, chat, content, echo_folder, openai, serving
 
@@ -310,6 +312,23 @@ def test_a_stop_text_is_in_no_stream(echo: Server, api: Api) -> None:
     assert api.blocks(streamed) == [("text", "jeden ")]
     if api is Messages:
         assert (whole.stop_reason, whole.stop_sequence) == ("stop_sequence", "dwa")
+
+
+@every_api
+def test_what_an_answer_held_is_freed_at_its_end(echo: Server, api: Api) -> None:
+    """Its caches are large, and Python seldom looks for objects that hold each other."""
+
+    def jobs() -> list[Job]:
+        return [held for held in gc.get_objects() if type(held) is Job]
+
+    before = jobs()
+    gc.disable()
+    try:
+        for ask in (api.whole, api.stream):
+            ask(echo, user("Wisła"))
+            wait_for(lambda: all(job in before for job in jobs()))
+    finally:
+        gc.enable()
 
 
 @every_api

@@ -335,6 +335,8 @@ class Scheduler:
         job.enter(State.ENDED)
         job.answering = None
         job.put(error)
+        # It leads back to the job: caches would live until Python looks for cycles.
+        job.put = _unheard
 
     def _close(self) -> None:
         """Refuse whoever still waits, and give everything back in the thread that made it."""
@@ -346,6 +348,10 @@ class Scheduler:
         self._kept.contexts.clear()
         self.models.reset()
         self._ready.set()
+
+
+def _unheard(_item: Item) -> None:
+    """Nothing follows the end of an answer."""
 
 
 def _answering(job: Job) -> Answering:
