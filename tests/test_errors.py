@@ -42,3 +42,8 @@ def test_a_check_names_the_item_and_the_value_that_are_wrong() -> None:
         errors.require_texts("stop", "ab")
     with pytest.raises(errors.UsageError, match=r"not None$"):
         errors.require_callable("note", None)
+
+
+def test_a_key_that_is_missing_is_not_all_that_is_said() -> None:
+    assert errors.in_one_line(KeyError("model_type")) == "no 'model_type'"
+    assert errors.in_one_line(ValueError("a\nb")) == "a b"

@@ -194,7 +194,8 @@ def in_one_line(error: BaseException) -> str:
     """What an error of a library says; mlx names every weight that a file lacks, one a line, and
     every type that a function takes."""
     text = str(error).partition(" The following argument types")[0] or type(error).__name__
-    return shorten(text, 300, placeholder=" …")
+    missing = "no " if isinstance(error, KeyError) else ""  # its text is only the key
+    return shorten(missing + text, 300, placeholder=" …")
 
 
 def is_complaint(error: BaseException) -> bool:
