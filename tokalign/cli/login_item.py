@@ -6,7 +6,7 @@ import os
 import plistlib
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from shlex import join
@@ -16,7 +16,10 @@ from tokalign.storage import write_file
 
 LABEL = "org.tokalign.serve"
 
-_CARRIED = ("TOKALIGN_", "HF_", "LD_PRELOAD")
+_CARRIED = (
+    *("TOKALIGN_", "HF_", "LD_PRELOAD", "OPENBLAS_"),
+    *("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"),
+)
 """How the variables begin that the item keeps: a login has none of what a shell has set."""
 
 _UNIT = """\
@@ -65,13 +68,19 @@ def install(words: Sequence[str]) -> tuple[Path, str]:
     else:
         content = _UNIT.format(
             folder=os.getcwd().replace("%", "%%"),
-            variables=join(f"{name}={it}" for name, it in variables.items()).replace("%", "%%"),
-            command=join(command).replace("%", "%%").replace("$", "$$"),
+            variables=_in_unit(f"{name}={it}" for name, it in variables.items()),
+            command=_in_unit(command).replace("$", "$$"),
         ).encode()
         start = "systemctl --user daemon-reload && systemctl --user enable --now tokalign"
     write_file(path, content, parents=True)
     path.chmod(0o600)  # an --api-key may be in it
     return path, start
+
+
+def _in_unit(words: Iterable[str]) -> str:
+    """Words as systemd reads them: it takes a backslash for an escape in any quotes, and passes
+    over a whole line with one that it does not know."""
+    return join(words).replace("\\", r"\\").replace("%", "%%")
 
 
 def uninstall() -> Path:
