@@ -81,12 +81,14 @@ def test_a_schema_is_followed_with_and_without_drafts(
         ("guided_choice", ["tak", "nie wiem"], "tak|nie wiem"),
         ("guided_grammar", 'start: "a" /[0-9]{2}/', "a[0-9]{2}"),
         ("grammar", 'root ::= "a" [0-9] "b"?', "a[0-9]b?"),
+        ("regex", "[a-z]{2,5} [0-9]{3}", "[a-z]{2,5} [0-9]{3}"),
+        ("ebnf", 'root ::= "a" [0-9] "b"?', "a[0-9]b?"),
         ("structured_outputs", {"choice": ["tak", "nie"]}, "tak|nie"),
         ("response_format", {"type": "json_object", "schema": PERSON}, r"\{.*\}"),
         ("response_format", {"type": "json_schema", "json_schema": {"schema": True}}, ".*"),
     ],
 )
-def test_grammars_as_vllm_and_llama_cpp_take_them(
+def test_grammars_as_other_servers_take_them(
     server: Server, field: str, value: Any, pattern: str
 ) -> None:
     text, reason = said(server, temperature=1.0, seed=1, extra_body={field: value})

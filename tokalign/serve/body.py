@@ -115,6 +115,8 @@ class Common(Struct, kw_only=True):
     guided_grammar: str | None = None
     guided_choice: list[str] | None = None
     structured_outputs: StructuredOutputs = msgspec.field(default_factory=StructuredOutputs)
+    regex: str | None = None
+    ebnf: str | None = None
     grammar: str | None = None
     json_schema: Schema | None = None
     best_of: int | None = None

@@ -44,6 +44,7 @@ def grammar_of(body: Any) -> Grammar | None:
     fields = {f"structured_outputs.{kind}": (kind, getattr(inner, kind)) for kind in _MAKERS}
     fields |= {f"guided_{kind}": (kind, getattr(body, f"guided_{kind}")) for kind in _MAKERS}
     fields |= {"grammar": ("grammar", body.grammar), "json_schema": ("json", body.json_schema)}
+    fields |= {"regex": ("regex", body.regex), "ebnf": ("grammar", body.ebnf)}
     given = {name: field for name, field in fields.items() if field[1] not in (None, "")}
     made = {name: _MAKERS[kind](value) for name, (kind, value) in given.items()}
     formats = dict(body.formats)
