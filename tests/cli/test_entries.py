@@ -38,7 +38,7 @@ def typed(keys: str, history: Path | None = None) -> Iterator[str | None]:
 
 
 def test_lines_of_a_stream() -> None:
-    entries = StreamEntries(StringIO('Ala\r\nma \\\nkota\n\n"""\n/reset\n"""\nkoniec'))
+    entries = StreamEntries(StringIO('\ufeffAla\r\nma \\\nkota\n\n"""\n/reset\n"""\nkoniec'))
     found = []
     while (entry := entries.read()) is not None:
         found.append(entry)

@@ -36,7 +36,9 @@ class StreamEntries:
         lines = EntryLines()
         with reading_stdin("give messages in a file or a pipe, one per line, or open a terminal"):
             for line in self._stream:
-                entry = lines.push(line.removesuffix("\n").removesuffix("\r"))
+                # Some editors begin a file with a mark.
+                line = line.removeprefix("\ufeff").removesuffix("\n").removesuffix("\r")
+                entry = lines.push(line)
                 if entry is not None:
                     return entry
         return lines.finish()
