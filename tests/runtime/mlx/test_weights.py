@@ -34,6 +34,17 @@ def test_a_cpu_computes_in_float32(
     assert default_dtype() == expected
 
 
+def test_a_model_that_memory_has_no_room_for_is_not_called_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise RuntimeError("[metal::malloc] Attempting to allocate 9 bytes which is ...")
+
+    monkeypatch.setattr(weights, "load_model", full)
+    with pytest.raises(RuntimeError, match="malloc"):
+        load_weights(tmp_path)
+
+
 def test_overlapping_generations_set_the_wired_limit_once(monkeypatch: pytest.MonkeyPatch) -> None:
     limits: list[str] = []
 

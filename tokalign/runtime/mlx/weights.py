@@ -86,6 +86,8 @@ def _loading(folder: Path) -> Iterator[None]:
         yield
     except MODEL_ERRORS as error:
         told = in_one_line(error)
+        if "malloc]" in told:  # memory is full, and the files may be sound
+            raise
         if told.startswith(("filesystem error", "[Compile")):
             remedy = "set TMPDIR to a folder that you may write to, with room"
             raise OutputError(f"mlx cannot compile ({told}); {remedy}") from error
