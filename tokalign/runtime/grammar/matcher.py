@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import signal
 import threading
-from _thread import interrupt_main
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
@@ -131,7 +130,9 @@ class _Tokens:
             return self._beginning(text)
         except (KeyboardInterrupt, SystemExit) as end:  # llguidance would say its grammar failed
             number = signal.SIGINT if isinstance(end, KeyboardInterrupt) else signal.SIGTERM
-            threading.Timer(_AFTERWARDS, interrupt_main, [number]).start()
+            # A real signal, which ends what the main thread waits for by then.
+            again = threading.get_ident(), number
+            threading.Timer(_AFTERWARDS, signal.pthread_kill, again).start()
             return self._beginning(text)
 
     def _beginning(self, text: bytes | str) -> list[TargetId]:
