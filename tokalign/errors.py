@@ -205,6 +205,11 @@ def is_complaint(error: BaseException) -> bool:
     return is_panic or (isinstance(error, Exception) and not isinstance(error, MemoryError))
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether Python or mlx, which raises a RuntimeError then, had no memory left."""
+    return isinstance(error, MemoryError) or "malloc]" in str(error)
+
+
 def require(fits: bool, message: str, value: object = None) -> None:
     """Raises: UsageError with the message, in which {} stands for the value, unless that fits."""
     if not fits:

@@ -25,7 +25,14 @@ from tokalign.cli.output import (
     unwritten,
     visible,
 )
-from tokalign.errors import MissingAssetError, OutputError, TokalignError, UsageError, shown
+from tokalign.errors import (
+    MissingAssetError,
+    OutputError,
+    TokalignError,
+    UsageError,
+    is_out_of_memory,
+    shown,
+)
 from tokalign.installation import install_line
 from tokalign.storage import DISK_ERRORS
 
@@ -163,7 +170,7 @@ def _run(stdout: TextIO) -> int:
     except OSError as error:
         return _complain(_of_the_system(error))
     except (MemoryError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and "malloc]" not in str(error):  # as mlx says it
+        if not is_out_of_memory(error):
             raise
         return _complain(
             TokalignError(

@@ -27,17 +27,19 @@ from tokalign.errors import TokalignError, UsageError, shown
 
 
 def config_path() -> Path:
-    """`$TOKALIGN_CONFIG`, else `tokalign.toml` in `$XDG_CONFIG_HOME` or in `~/.config`. Raises:
-    UsageError for a user without a home."""
-    if named := os.environ.get("TOKALIGN_CONFIG"):
-        return Path(named)
+    """`$TOKALIGN_CONFIG`, else `tokalign.toml` in the folder of configurations. Raises: as that."""
+    named = os.environ.get("TOKALIGN_CONFIG")
+    return Path(named) if named else config_folder() / "tokalign.toml"
+
+
+def config_folder() -> Path:
+    """`$XDG_CONFIG_HOME` or `~/.config`. Raises: UsageError for a user without a home."""
     try:
-        folder = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+        return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
     except RuntimeError as error:
         raise UsageError(
             "this user has no home folder; set HOME to a folder that you may write to"
         ) from error
-    return folder / "tokalign.toml"
 
 
 def read_config() -> dict[str, Any]:

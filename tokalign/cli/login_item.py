@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from shlex import join
 
+from tokalign.cli.config import config_folder
 from tokalign.errors import UsageError
 from tokalign.storage import write_file
 
@@ -42,8 +43,7 @@ def item_path() -> Path:
     """Where the login item of this user is, or would be."""
     if sys.platform == "darwin":
         return Path.home() / "Library" / "LaunchAgents" / f"{LABEL}.plist"
-    folder = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
-    return folder / "systemd" / "user" / "tokalign.service"
+    return config_folder() / "systemd" / "user" / "tokalign.service"
 
 
 def install(words: Sequence[str]) -> tuple[Path, str]:

@@ -89,8 +89,9 @@ def system_name() -> str:
 
 def public_name(model: str | None) -> str | None:
     """A model's name without the folders that it lies in, which may name a person."""
-    is_path = model is not None and as_path(model).exists()
-    return os.path.basename(os.path.abspath(as_path(model))) if model and is_path else model
+    if not model or not (path := as_path(model)).exists():
+        return model
+    return os.path.basename(os.path.abspath(path))
 
 
 def report_of(

@@ -14,6 +14,7 @@ SPACE_MARK = "▁"
 
 _BYTE = re.compile("<0x[0-9A-F]{2}>")
 _BEGIN = 3
+"""Characters of a spelling that are looked for first; many special tokens share them."""
 
 
 def byte_alphabet() -> tuple[str, ...]:

@@ -24,6 +24,7 @@ from tokalign.errors import (
     OutputError,
     UsageError,
     in_one_line,
+    is_out_of_memory,
 )
 from tokalign.runtime.rounds import UNBOUNDED
 from tokalign.storage import appearing
@@ -85,9 +86,9 @@ def _loading(folder: Path) -> Iterator[None]:
     try:
         yield
     except MODEL_ERRORS as error:
-        told = in_one_line(error)
-        if "malloc]" in told:  # memory is full, and the files may be sound
+        if is_out_of_memory(error):  # the files may be sound
             raise
+        told = in_one_line(error)
         if told.startswith(("filesystem error", "[Compile")):
             remedy = "set TMPDIR to a folder that you may write to, with room"
             raise OutputError(f"mlx cannot compile ({told}); {remedy}") from error
