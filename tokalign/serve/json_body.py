@@ -22,7 +22,7 @@ Form = TypeVar("Form", bound=Struct)
 
 
 def read(data: bytes, form: type[Form]) -> Form:
-    """A body as its API's fields. Raises: Refusal that names the field's path."""
+    """A body as its API's fields. Raises: UsageError that names the field's path."""
     try:
         given = _decoded(data.removeprefix(BOM_UTF8))
     except UnicodeDecodeError as error:
@@ -44,7 +44,7 @@ def _decoded(data: bytes) -> Any:
 
 
 def as_form(given: Mapping[str, Any], form: type[Form]) -> Form:
-    """Fields as those of a form; 50.0 is an integer as well. Raises: Refusal."""
+    """Fields as those of a form; 50.0 is an integer as well. Raises: UsageError."""
     fields = {
         name: int(value) if isinstance(value, float) and value.is_integer() else value
         for name, value in given.items()
