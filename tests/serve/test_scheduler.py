@@ -98,6 +98,7 @@ def test_an_answer_its_tokens_and_its_end_come_in_this_order() -> None:
     tokens = [item for item in rest if isinstance(item, Emitted)]
     assert isinstance(answer, Job)
     assert [token.finish_reason for token in tokens] == [None] * 4 + ["length"]
+    assert answer.put is schedulers._unheard  # client and job no longer hold each other
 
 
 def test_the_end_of_the_server_ends_what_runs_waits_and_is_prepared(
