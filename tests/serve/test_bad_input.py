@@ -175,6 +175,12 @@ MESSAGE_FIELDS: list[tuple[str, Any, str]] = [
     ("stop_sequences", ["x" * 4097], "stop_sequences has 4097 characters"),
     ("tools", [{"type": "bash_20250124", "name": "bash"}, {"type": "custom"}], "tools[1]"),
     ("output_config", {"format": {"type": "xml", "schema": {}}}, "output_config.format has to"),
+    ("output_config", {"format": {"type": "json_schema"}}, "output_config.format is a json_schema"),
+    (
+        "output_format",
+        {"type": "xml"},
+        "output_format has to be text, json_object or json_schema, not 'xml'",
+    ),
     ("messages", [TWO, {"role": "critic", "content": "x"}], "messages[1].role"),
     ("messages", [RETURNED], "messages[0].content[2] is of type 'image'"),
 ]

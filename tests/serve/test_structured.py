@@ -96,6 +96,15 @@ def test_grammars_as_other_servers_take_them(
     assert reason == "stop"
 
 
+@pytest.mark.parametrize("wrap", [lambda form: {"output_config": {"format": form}}, None])
+def test_messages_have_a_schema_by_its_new_and_its_old_name(server: Server, wrap: Any) -> None:
+    form = {"type": "json_schema", "schema": PERSON}
+    field = {"output_format": form} if wrap is None else wrap(form)
+    body = {"messages": [{"role": "user", "content": "Kto?"}], "max_tokens": 200, **field}
+    (block,) = served.request(server, "POST", "/v1/messages", body).json["content"]
+    validate(json.loads(block["text"]), PERSON)
+
+
 def test_json_without_a_schema_is_an_object(server: Server) -> None:
     asked: list[dict[str, Any]] = [
         {"response_format": {"type": "json_object"}},

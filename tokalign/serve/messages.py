@@ -44,14 +44,20 @@ class MessagesBody(Common, kw_only=True):
     tool_choice: Object = {}
     thinking: Object = {}
     output_config: Object = {}
+    output_format: Any = None  # the older name of `output_config.format`
 
     @property
     def formats(self) -> Object:
-        match self.output_config:
-            case {"format": {"type": kind, "schema": schema}}:
-                written = {"type": kind, "json_schema": {"schema": schema, "strict": True}}
-                return {**super().formats, "output_config.format": written}
-        return super().formats
+        forms = {
+            "output_config.format": self.output_config.get("format"),
+            "output_format": self.output_format,
+        }
+        written = {
+            name: {**form, "json_schema": {**form, "strict": True}}
+            for name, form in forms.items()
+            if isinstance(form, dict)
+        }
+        return {**super().formats, **forms, **written}
 
     @property
     def _effort(self) -> Object:

@@ -71,7 +71,7 @@ def _response_format(name: str, given: Any) -> Grammar | None:
             return Grammar.json_schema(schema, strict=bool(inner.get("strict")))
         case {"type": "json_schema"}:
             raise UsageError(f"{name} is a json_schema, and has to have an object with a schema")
-    raise Refusal(400, f"{name} has to be text, json_object or json_schema, not {shown(given)}")
+    raise Refusal(400, f"{name} has to be text, json_object or json_schema, not {shown(kind)}")
 
 
 def allowed_tools(
