@@ -17,6 +17,7 @@ import mlx_lm
 import pytest
 from mlx_lm.generate import generate_step
 from mlx_lm.models.cache import LRUPromptCache, make_prompt_cache
+from mlx_lm.sample_utils import make_sampler
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from places import DEMO
 from random_models import plainly, random_model
@@ -332,3 +333,13 @@ def test_the_tokenizer_alone_decides_where_an_output_ends(
     )
     assert found == expected
     assert found[-1][0] == (9 if kind.endswith("another end") else 4)
+
+
+def test_a_seed_holds_while_a_drafter_is_loaded() -> None:
+    """Its layers draw weights when they are made."""
+    model, tokenizer = tokalign.load(str(DEMO / "target"))
+    how: dict[str, Any] = {"max_tokens": 12, "sampler": make_sampler(temp=1.0)}
+    mx.random.seed(3)
+    expected = [one.token for one in mlx_lm.stream_generate(model, tokenizer, PROMPT, **how)]
+    mx.random.seed(3)
+    assert tokens(model, tokenizer, PROMPT, drafter=DEMO / "drafter", **how) == expected

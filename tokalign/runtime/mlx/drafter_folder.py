@@ -13,7 +13,7 @@ from contextlib import suppress
 from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import mlx.core as mx
 from mlx.utils import tree_flatten
@@ -195,8 +195,12 @@ def named_drafter(folder: Path, target: Target, *, note: Note = lambda _: None) 
     if key not in loaded:
         loaded.clear()
         require_target(folder, target)
-        load = _reader_of(folder)
-        loaded[key] = load(folder, target.model) if load else load_drafter(folder, target)
+        load, random = _reader_of(folder), cast("Any", mx.random.state)
+        high, low = random[0].tolist()
+        try:
+            loaded[key] = load(folder, target.model) if load else load_drafter(folder, target)
+        finally:  # layers draw weights when they are made, but a caller's seed is for the text
+            mx.random.seed(high << 32 | low)
     note(f"drafter -> {shown_path(folder)}")
     return loaded[key]
 
