@@ -142,3 +142,13 @@ def test_every_kind_of_rotary_embedding_of_a_llama_takes_a_tree() -> None:
         rows = np.array(TargetModelSession(model).tree([1, 2, 3], tree))
         alone = np.array(TargetModelSession(model).logits([1, 2, 3, 9]))[0]
         np.testing.assert_allclose(rows[3], alone, atol=2e-5)
+
+
+def test_a_single_row_of_a_tree_is_read_where_a_model_chooses_its_keys() -> None:
+    """DeepSeek V3.2 chooses 48 of them here. A draft model adds ids to its tree one by one."""
+    model, ids = make_model("deepseek_v32"), [TargetId(i * 7 % 50) for i in range(60)]
+    session = TargetModelSession(model)
+    session.tree(ids, tree_of([5, 6], [-1, -1]))
+    row = session.tree(ids, tree_of([5, 6, 9], [-1, -1, 1]), computed=2)
+    expected = TargetModelSession(model).logits([*ids, TargetId(6), TargetId(9)])
+    assert mx.allclose(row, expected, atol=1e-3)

@@ -91,7 +91,8 @@ def tree_masks(cache: Sequence[Any], rows: int, tree: TokenTree[Any]) -> Iterato
     @cache_calls
     def mask(window: int | None, columns: int) -> Array:
         if window is None:
-            return mx.array(allowed)
+            # DeepSeek V3.2 indexes the mask of a single row by the axes that those of batches have.
+            return mx.array(allowed if rows > 1 else allowed[None, None])
         near = np.array(positions)[:, None] - seen[None] < window
         return mx.array((allowed & near)[:, -columns:])
 
