@@ -251,6 +251,15 @@ def test_a_home_is_expanded_if_there_is_one(monkeypatch: pytest.MonkeyPatch) -> 
         read_curve(NOBODY)
 
 
+def test_a_path_with_a_nul_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a file of defaults or a chat may have one."""
+    monkeypatch.setenv("TOKALIGN_CONFIG", str(tmp_path / "tokalign.toml"))
+    (tmp_path / "tokalign.toml").write_text('output = "a\\u0000b"')
+    error = CliRunner().invoke(group, ["build", "--target", "bielik"]).exception
+    assert isinstance(error, UsageError), error
+    assert "has a NUL" in str(error)
+
+
 def test_an_empty_path_is_not_the_current_folder() -> None:
     with pytest.raises(UsageError, match="is empty"):
         as_path("")

@@ -88,6 +88,8 @@ def as_path(name: str | PathLike[str]) -> Path:
     """A path as typed, with `~` and `~USER` expanded. Raises: UsageError for an empty one."""
     if not os.fspath(name):
         raise UsageError("a name or path is empty; give one, or . for the current folder")
+    if "\0" in os.fspath(name):
+        raise UsageError(f"{shown_path(name)} has a NUL, which no path can have; leave it out")
     return Path(os.path.expanduser(name))  # `Path.expanduser` raises RuntimeError
 
 
@@ -276,3 +278,14 @@ def locked(path: Path, doing: str, remedy: str) -> Iterator[None]:
         yield
     finally:
         os.close(file)
+
+
+@contextmanager
+def making(path: Path, doing: str) -> Iterator[None]:
+    """Hold a lock beside a file that the body makes; none is left. Raises: as `locked`."""
+    lock = path.with_name(f".{path.name}.lock")
+    with parents_of(lock), locked(lock, f"{doing} {path}", "wait until it has ended"):
+        try:
+            yield
+        finally:
+            lock.unlink(missing_ok=True)

@@ -24,7 +24,7 @@ from ticking import ticking
 from tokalign.cli.generation import closing_line, times_plain
 from tokalign.runtime.mlx.session import ModelSession, TargetModelSession
 from tokalign.runtime.rounds import Round
-from tokalign.storage import cache_folder
+from tokalign.storage import cache_folder, contexts_folder
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -160,6 +160,7 @@ def test_a_conversation_is_saved_and_loaded(target: str, tmp_path: Path) -> None
     ]
     [again] = answers(target, f"/load {file}", "A to?")
     assert again["token_ids"] == found[1]["token_ids"]
+    assert not contexts_folder().exists(), "only a chat at a terminal keeps contexts"
     wrong = (
         f"/load {tmp_path}",
         "/save",
@@ -167,10 +168,13 @@ def test_a_conversation_is_saved_and_loaded(target: str, tmp_path: Path) -> None
         "/save ~no-such-user/x.json",
         "/save a.txt",
         "/save /",
+        f"/save {'a' * 300}.json",
+        f"/model {'a' * 300}",
+        "/load a\0",
     )
     wrong = (*wrong, f"/save {file}")  # of another chat
     result = talk(target, *wrong, "Kto?")
-    assert result.err.count("tokalign: ") == 7
+    assert result.err.count("tokalign: ") == 10
     assert json.loads(file.read_text("utf-8")) == saved
     assert result.out.count("\n") >= 1, "the conversation goes on"
 

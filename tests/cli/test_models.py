@@ -31,6 +31,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("TOKALIGN_TABLES", str(tmp_path / "tables"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setenv("TOKALIGN_CONFIG", str(tmp_path / "tokalign.toml"))
+    monkeypatch.setattr("tokalign.cli.entries.user_state_path", lambda *_, **__: tmp_path / "state")
     return tmp_path
 
 
@@ -51,10 +52,15 @@ def test_what_is_kept_is_listed_and_deleted_by_name(home: Path) -> None:
     kept.write_text("{}")
     built = home / "tables" / "mine"
     built.mkdir(parents=True)
+    history = home / "state" / "chat-history"
+    history.parent.mkdir(parents=True)
+    history.write_text("+Zażółć\n")
     sizes = {one["name"]: one["bytes"] for one in run("models", "--json").json["files"]}
     assert sizes["curves"] == 2
-    assert "freed" in run("models", "rm", "curves").out
+    assert sizes["chat-history"] == history.stat().st_size
+    assert "freed" in run("models", "rm", "curves", "chat-history").out
     assert not kept.parent.exists()
+    assert not history.exists()
     for name in ("curves", ""):
         run("models", "rm", name).is_refused(4, f"nothing of {name!r} is here")
     run("models", "rm", "mine").is_refused(2, "not deleted by this command")
@@ -164,9 +170,12 @@ def test_the_config_file_may_begin_with_a_mark(home: Path) -> None:
 
 
 def test_a_user_without_a_home_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    for variable in ("HOME", "TOKALIGN_CONFIG", "XDG_CONFIG_HOME"):
+    names = ("CACHE", "CONFIG", "DATA", "STATE")
+    for variable in ("HOME", "TOKALIGN_CONFIG", *(f"XDG_{name}_HOME" for name in names)):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setattr(os, "getuid", lambda: 1 << 30)  # whom no system knows
+    run("models", "list").is_refused(2, "set HOME")
+    monkeypatch.setenv("HOME", "")  # as a service may have it
     run("models", "list").is_refused(2, "set HOME")
 
 

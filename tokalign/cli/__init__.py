@@ -20,6 +20,7 @@ from tokalign.cli.config import defaults, read_config
 from tokalign.cli.output import (
     finish,
     message_line,
+    of_the_system,
     open_closed_streams,
     to_stderr,
     unwritten,
@@ -27,14 +28,12 @@ from tokalign.cli.output import (
 )
 from tokalign.errors import (
     MissingAssetError,
-    OutputError,
     TokalignError,
     UsageError,
     is_out_of_memory,
     shown,
 )
 from tokalign.installation import install_line
-from tokalign.storage import DISK_ERRORS
 
 GROUPS = {
     "Generate text": {
@@ -131,7 +130,8 @@ def group() -> None:
 
 def main() -> None:
     """Run the command line; turn deliberate errors into one line and an exit code. Exit codes: 0
-    ok, 1 runtime, 2 usage, 3 incompatible pair or table, 4 missing asset, 130 Ctrl-C, 143 SIGTERM.
+    ok, 1 runtime, 2 usage, 3 incompatible pair or table, 4 missing asset, 129 SIGHUP, 130 Ctrl-C,
+    143 SIGTERM.
     """
     open_closed_streams()
     stdout, stderr = sys.stdout, sys.stderr  # click replaces them when a reader is gone
@@ -168,8 +168,12 @@ def _run(stdout: TextIO) -> int:
         to_stderr("tokalign: interrupted")
         return 130
     except OSError as error:
-        return _complain(_of_the_system(error))
+        return _complain(of_the_system(error))
     except (MemoryError, RuntimeError) as error:
+        if "home directory" in str(error):  # as pathlib and platformdirs say it
+            return _complain(
+                UsageError("you have no home folder; set HOME to one that you may write to")
+            )
         if not is_out_of_memory(error):
             raise
         return _complain(
@@ -181,8 +185,8 @@ def _run(stdout: TextIO) -> int:
     except SystemExit as ended:
         if sys.stdout is not stdout:  # what click does when the reader of its help is gone
             return _complain(unwritten(BrokenPipeError()))
-        status = ended.code  # of a shell that asked for completions, or SIGTERM
-        if status == 143:
+        status = ended.code  # of a shell that asked for completions, SIGTERM or SIGHUP
+        if status in (143, 129):
             to_stderr("tokalign: terminated")
     return status if isinstance(status, int) else 0
 
@@ -190,19 +194,3 @@ def _run(stdout: TextIO) -> int:
 def _complain(error: TokalignError) -> int:
     to_stderr(message_line(f"tokalign: {error}"))
     return error.exit_code
-
-
-def _of_the_system(error: OSError) -> TokalignError:
-    """What the system refuses where no command expected it, with the path if there is one."""
-    reason = error.strerror or str(error)
-    if error.filename is None:  # what is open has no name: stdout, where click writes, and others
-        if error.errno in (errno.EBADF, errno.EPIPE):
-            return unwritten(error)
-        if error.errno == errno.ENOENT:  # `os.getcwd` names no path
-            return UsageError("the current folder is gone; go to one that exists")
-        remedy = "; make room on its disk, or set TMPDIR to a folder on another"
-        what = f"stdout or a temporary file cannot be written ({reason}){remedy}"
-        return OutputError(what if error.errno in DISK_ERRORS else reason)
-    if error.errno in DISK_ERRORS:
-        return OutputError(f"{error.filename}: {reason}; see to that disk, or give another path")
-    return UsageError(f"{error.filename}: {reason}; give a path that you may use")

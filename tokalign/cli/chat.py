@@ -16,7 +16,16 @@ from tokalign.cli.dialogue import HELP, AnswerSettings, ChatCommand, Dialogue, r
 from tokalign.cli.entries import Entries, open_entries
 from tokalign.cli.generation import PromptOptions, as_text, closing_line, legend, load
 from tokalign.cli.options import COLOR, GENERATION
-from tokalign.cli.output import flags, note, read_text_file, safe_json, to_stderr, visible, write
+from tokalign.cli.output import (
+    flags,
+    note,
+    of_the_system,
+    read_text_file,
+    safe_json,
+    to_stderr,
+    visible,
+    write,
+)
 from tokalign.errors import ContextLengthError, StdoutError, TokalignError, UsageError
 from tokalign.runtime.options import take
 from tokalign.storage import as_path, write_file
@@ -126,8 +135,9 @@ class ChatSession:
             return self._take(read_entry(text))
         except StdoutError:
             raise
-        except TokalignError as error:
-            to_stderr(visible(f"tokalign: {error}"))
+        except (TokalignError, OSError) as error:
+            told = of_the_system(error) if isinstance(error, OSError) else error
+            to_stderr(visible(f"tokalign: {told}"))
             return True
 
     def _take(self, entry: ChatCommand | str) -> bool:

@@ -33,13 +33,8 @@ def config_path() -> Path:
 
 
 def config_folder() -> Path:
-    """`$XDG_CONFIG_HOME` or `~/.config`. Raises: UsageError for a user without a home."""
-    try:
-        return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
-    except RuntimeError as error:
-        raise UsageError(
-            "this user has no home folder; set HOME to a folder that you may write to"
-        ) from error
+    """`$XDG_CONFIG_HOME` or `~/.config`. Raises: RuntimeError for a user without a home."""
+    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
 
 
 def read_config() -> dict[str, Any]:

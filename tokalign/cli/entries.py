@@ -100,10 +100,14 @@ def open_entries(*, keeps: bool) -> Entries:
         if isinstance(sys.stdin, TextIOWrapper):  # `read_entry` refuses the line, not all of them
             sys.stdin.reconfigure(errors="surrogateescape")
         return StreamEntries(sys.stdin)
-    folder = user_state_path("tokalign", appauthor=False)
     needs = "line editing needs prompt_toolkit, which is not installed; install it"
     with needing(needs, extra="mlx"):
-        return EditedEntries(folder / "chat-history" if keeps else None)
+        return EditedEntries(history_file() if keeps else None)
+
+
+def history_file() -> Path:
+    """What was typed at terminals."""
+    return user_state_path("tokalign", appauthor=False) / "chat-history"
 
 
 def _is_terminal() -> bool:

@@ -68,7 +68,10 @@ def remove(*, names: Sequence[str]) -> None:
     wanted = [place for name in names for place in _named(name)]  # all, before one is deleted
     deleted = [place.as_object() for place in wanted]
     for place in wanted:
-        shutil.rmtree(place.path)
+        if place.path.is_dir():
+            shutil.rmtree(place.path)
+        else:
+            place.path.unlink()
     show(
         {"deleted": deleted},
         lambda: "\n".join(f"{_size(place['bytes'])} freed: {place['path']}" for place in deleted),
@@ -121,7 +124,7 @@ class Stored:
     @property
     def bytes(self) -> int:
         """Bytes of its files, each counted once; links of the Hub's cache count nothing."""
-        files = self.path.rglob("*") if self.path.is_dir() else ()
+        files = self.path.rglob("*") if self.path.is_dir() else [self.path]
         return sum(file.lstat().st_size for file in files if not file.is_dir())
 
     def as_object(self) -> dict[str, Any]:
@@ -137,6 +140,7 @@ _CACHES = {
 
 
 def _places() -> Iterator[Stored]:
+    from tokalign.cli.entries import history_file
     from tokalign.tables.finding import learned_folder, pulled_folder, table_folder
 
     cache, own = cache_folder(), table_folder()
@@ -150,6 +154,7 @@ def _places() -> Iterator[Stored]:
             for path in _folders(cache / "models")
         ),
         *(Stored(name, about, cache / name) for name, about in _CACHES.items()),
+        Stored("chat-history", "what was typed into chats", history_file()),
         *(Stored(path.name, _about_compiled(path), path) for path in compiled),
         *(Stored(path.name, "tables that you built", path, by_hand) for path in built),
         Stored("pulled", "tables of tokalign tables pull", pulled_folder()),

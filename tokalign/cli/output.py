@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -10,14 +11,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from errno import EFBIG
 from io import StringIO, TextIOWrapper
 from pathlib import Path
 from shutil import get_terminal_size
 from textwrap import fill
 from typing import Any, TextIO
 
-from tokalign.errors import StdoutError, UsageError
+from tokalign.errors import OutputError, StdoutError, TokalignError, UsageError
+from tokalign.storage import DISK_ERRORS
 
 
 @dataclass(slots=True)
@@ -92,7 +93,7 @@ def read_all(file: TextIO) -> str:
     Raises: OSError for one that is endless."""
     text = file.read(MOST_TEXT + 1)
     if len(text) > MOST_TEXT:
-        raise OSError(EFBIG, f"it has more than {MOST_TEXT:,} characters")
+        raise OSError(errno.EFBIG, f"it has more than {MOST_TEXT:,} characters")
     return text.removeprefix("\ufeff")
 
 
@@ -114,6 +115,22 @@ def unwritten(error: OSError) -> StdoutError:
         f"stdout cannot be written ({error.strerror or error}); "
         "give it a file on a disk with room, or leave it open"
     )
+
+
+def of_the_system(error: OSError) -> TokalignError:
+    """What the system refuses where no command expected it, with the path if there is one."""
+    reason = error.strerror or str(error)
+    if error.filename is None:  # what is open has no name: stdout, where click writes, and others
+        if error.errno in (errno.EBADF, errno.EPIPE):
+            return unwritten(error)
+        if error.errno == errno.ENOENT:  # `os.getcwd` names no path
+            return UsageError("the current folder is gone; go to one that exists")
+        remedy = "; make room on its disk, or set TMPDIR to a folder on another"
+        what = f"stdout or a temporary file cannot be written ({reason}){remedy}"
+        return OutputError(what if error.errno in DISK_ERRORS else reason)
+    if error.errno in DISK_ERRORS:
+        return OutputError(f"{error.filename}: {reason}; see to that disk, or give another path")
+    return UsageError(f"{error.filename}: {reason}; give a path that you may use")
 
 
 def open_closed_streams() -> None:

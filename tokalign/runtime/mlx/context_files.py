@@ -92,7 +92,7 @@ class ContextFiles:
         self._due: deque[tuple[ContextFile, dict[str, Any], dict[str, str]]] = deque()
         self._lock = Lock()
         try:
-            for folder in (root, self._folder.parent, self._folder):
+            for folder in (root, self._folder.parent, self._folder) if most_bytes != 0 else ():
                 private_folder(folder)
         except OSError as error:
             note(f"contexts are not kept on disk: {self._folder}: {error.strerror or error}")
