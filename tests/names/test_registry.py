@@ -51,6 +51,17 @@ def test_a_local_path_comes_first(tmp_path: Path) -> None:
         assert found.slug == tmp_path.name.lower()
 
 
+def test_the_tables_of_the_current_folder_s_model_have_a_folder_of_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else those of two models would replace each other."""
+    (tmp_path / "tokenizer.json").write_text(json.dumps(TINY))
+    (tmp_path / "inner").mkdir()
+    for folder, name in ((tmp_path, "."), (tmp_path, "tokenizer.json"), (tmp_path / "inner", "..")):
+        monkeypatch.chdir(folder)
+        assert resolve_tokenizer(name).slug == tmp_path.name.lower()
+
+
 def test_offline_and_nowhere_names_three_ways(offline: Path) -> None:
     with pytest.raises(MissingAssetError) as caught:
         resolve_tokenizer("bielik-1.5b")

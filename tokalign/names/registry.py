@@ -64,7 +64,7 @@ def resolve_tokenizer(name: str, *, trust_remote_code: bool = False) -> Resolved
     described, called = f"{name} -> {place.source} {place.how}", name
     if is_local:
         described = place.description
-        called = path.name if has_folder else path.resolve().parent.name
+        called = os.path.abspath(path if has_folder else path.resolve().parent)  # of . and .., too
     return Resolved(
         tokenizer=read_tokenizer(path, supplement, trust_remote_code=trust_remote_code),
         slug=called.rstrip("/").rsplit("/", 1)[-1].lower(),
