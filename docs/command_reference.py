@@ -31,8 +31,8 @@ Where the line of an option says "Needs" or "Not with", a command that does othe
 and the message says what to change. An output never takes the place of a file of another kind.
 
 **Exit codes**: 0 ok, 1 runtime error (a full disk and an unreadable corpus too), 2 usage, 3
-incompatible pair or table, 4 missing asset or offline, 130 Ctrl-C, 143 SIGTERM, which ends `serve`
-with 0.
+incompatible pair or table, 4 missing asset or offline, 129 SIGHUP, 130 Ctrl-C, 143 SIGTERM (of
+`serve` 0).
 
 **Defaults of your own** are in `~/.config/tokalign.toml`, or in the file that `TOKALIGN_CONFIG`
 names: `target = "bielik"` holds for every command, `max-tokens = 512` under `[decode]` for it.

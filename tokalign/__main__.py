@@ -32,6 +32,8 @@ def program() -> None:
 
         atexit.register(leave)
         signal.signal(signal.SIGTERM, end_once)
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # else of nohup
+            signal.signal(signal.SIGHUP, end_once)
         from tokalign.cli import main
 
         main()

@@ -54,11 +54,12 @@ def starting() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def end_once(*_: object) -> None:
-    """Answer SIGTERM as Ctrl-C is: nothing half-written is left. `timeout` sends it twice, and the
-    second one must not stop the clearing."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    sys.exit(143)
+def end_once(number: int, _frame: object) -> None:
+    """Answer SIGTERM, and SIGHUP of a terminal that is closed, as Ctrl-C is: nothing half-written
+    is left. `timeout` sends one twice, and the second one must not stop the clearing."""
+    for one in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(one, signal.SIG_IGN)
+    sys.exit(128 + number)
 
 
 def end_pool(pool: ProcessPoolExecutor) -> None:

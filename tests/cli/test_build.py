@@ -292,7 +292,11 @@ def test_a_folder_and_a_glob_make_the_table_that_datatrove_makes(
 
 @pytest.mark.parametrize(
     ("number", "code", "word"),
-    [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")],
+    [
+        (signal.SIGINT, 130, "interrupted"),
+        (signal.SIGTERM, 143, "terminated"),
+        (signal.SIGHUP, 129, "terminated"),  # the terminal was closed
+    ],
 )
 def test_a_signal_ends_a_build_in_one_line_and_leaves_nothing(
     number: int, code: int, word: str, target: Path, tmp_path: Path

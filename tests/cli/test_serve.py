@@ -49,6 +49,7 @@ def test_every_flag_of_mlx_lms_server_is_there() -> None:
         ([*TARGET, "--adapter-path", "/nowhere"], "/nowhere"),
         ([*TARGET, "--host", "256.0.0.1"], "256.0.0.1"),
         ([*TARGET, "--chat-template", "chat.jinja"], "$(cat FILE)"),
+        ([*TARGET, "--port", "0", "--chat-template", "{% for %}"], "line 1"),
     ],
 )
 def test_what_cannot_be_honoured_is_said_before_anything_is_loaded(
@@ -98,7 +99,9 @@ def connect(url: str) -> HTTPConnection:
     return HTTPConnection(str(address.hostname), address.port, timeout=HUNG)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130), (signal.SIGHUP, 129)]
+)
 def test_a_signal_ends_it_with_an_answer_to_everybody(number: int, code: int) -> None:
     with process(*TARGET) as (server, url):
         client = connect(url)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import signal
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -13,6 +12,7 @@ import numpy as np
 import pytest
 from llguidance import LLMatcher
 
+from tokalign.child_processes import end_once
 from tokalign.errors import GrammarError, UsageError
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.grammar import Grammar, constrain, matcher
@@ -232,7 +232,8 @@ def test_an_interrupt_while_the_grammar_asks_for_an_encoding_comes_after_it(
 
     monkeypatch.setattr(matcher._Tokens, "_encode", interrupted)
     # As the program has them; one that a shell starts in the background ignores SIGINT.
-    handlers = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: lambda *_: sys.exit(143)}
+    handlers = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: end_once}
+    handlers[signal.SIGHUP] = signal.SIG_DFL
     before = {one: signal.signal(one, handler) for one, handler in handlers.items()}
     try:
         with pytest.raises(ended):  # noqa: PT012  # whenever it comes

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from tokalign.child_processes import end_once
 from tokalign.errors import UsageError
 from tokalign.runtime.rounds import UNBOUNDED
 from tokalign.tokenizer.tokenizer import Tokenizer
@@ -130,6 +131,8 @@ class _Tokens:
             return self._beginning(text)
         except (KeyboardInterrupt, SystemExit) as end:  # llguidance would say its grammar failed
             number = signal.SIGINT if isinstance(end, KeyboardInterrupt) else signal.SIGTERM
+            if signal.getsignal(number) == signal.SIG_IGN:  # as `end_once` leaves it
+                signal.signal(number, end_once)
             # A real signal, which ends what the main thread waits for by then.
             again = threading.get_ident(), number
             threading.Timer(_AFTERWARDS, signal.pthread_kill, again).start()
