@@ -274,6 +274,12 @@ def test_an_archive_is_unpacked_once_whatever_its_server_calls_it(
     assert lines_of(f"https://example.org/{name}") == PARAGRAPHS
 
 
+def test_a_file_of_the_web_has_the_name_that_a_reader_sees(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fsspec.core.url_to_fs", lambda url, **options: (Web(**options), url))
+    [file] = find_sources(["https://example.org/z%20%C5%BC.txt?a=b%20c"])
+    assert file.name == "z ż.txt"
+
+
 @pytest.mark.parametrize(
     ("url", "message"),
     [

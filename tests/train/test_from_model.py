@@ -84,6 +84,8 @@ def test_a_killed_run_ends_with_the_same_bytes(
     other = write_texts(target, prompts, again, Writing(tokens=150, prompts=answers, seed=1))
     assert list(other.lines()) != list(Corpus([whole]).lines())
     assert again.with_name("again.jsonl.previous").read_bytes() == whole.read_bytes()
+    names = ("again.jsonl", "again.jsonl.previous", "prompts.txt", "whole.jsonl")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [*names]
 
 
 def test_a_target_without_a_word_is_an_error(

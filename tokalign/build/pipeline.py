@@ -8,14 +8,14 @@ anything is written, so an interrupted build changes nothing.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from tokalign.build.corpus import Corpus, Stage, silent
 from tokalign.build.counting.workers import peak_memory
-from tokalign.storage import locked, parents_of, require_writable, write_file
+from tokalign.storage import making, require_writable, write_file
 from tokalign.tables.bundle import OUTPUT_REMEDY, Bundle, encode_bundle
 from tokalign.tables.header import KINDS, MOST_HEADER_BYTES
 
@@ -59,7 +59,7 @@ def build_tables(
     require_outputs(builders)
     with ExitStack() as locks:
         for path in builders:
-            locks.enter_context(_building(path))
+            locks.enter_context(making(path, "building"))
         bundles = {path: build(corpus, stage=stage) for path, build in builders.items()}
         tables = tuple(write_table(path, bundle) for path, bundle in bundles.items())
     return BuildReport(
@@ -75,16 +75,6 @@ def require_outputs(paths: Iterable[Path]) -> None:
     """Raises: UsageError if tables cannot be written here."""
     for path in paths:
         require_writable(path, parents=True, remedy=OUTPUT_REMEDY)
-
-
-@contextmanager
-def _building(path: Path) -> Iterator[None]:
-    lock = path.with_name(f".{path.name}.lock")
-    with parents_of(lock), locked(lock, f"building {path}", "wait until it has ended"):
-        try:
-            yield
-        finally:
-            lock.unlink(missing_ok=True)
 
 
 def write_table(path: Path, bundle: Bundle) -> WrittenTable:

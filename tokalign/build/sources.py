@@ -19,6 +19,7 @@ from functools import cache
 from io import UnsupportedOperation
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
+from urllib.parse import unquote
 
 import zstandard
 
@@ -175,7 +176,8 @@ def _find_remote(url: str) -> list[CorpusFile]:
             return _under_glob(whole(path), map(whole, system.glob(path)))
         if system.isdir(path):
             return _in_folder(url, whole(path), map(whole, system.find(path)))
-    return [CorpusFile(PurePosixPath(path.partition("?")[0]).name, url)]
+    name = PurePosixPath(path.partition("?")[0]).name
+    return [CorpusFile(unquote(name) if url.startswith("http") else name, url)]
 
 
 def _in_folder(typed: str, folder: str, locations: Iterable[str]) -> list[CorpusFile]:

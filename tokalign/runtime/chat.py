@@ -120,9 +120,24 @@ def find_template(folder: Path, text: str | None = None) -> ChatTemplate | None:
         ) from error
     if text is not None:
         tokenizer.chat_template = text
+        _require_template(text)
     elif (named := tokenizer.init_kwargs.get("chat_template_type")) is not None:
         return ChatTemplate(tokenizer, _program(str(named), folder))
     return None if tokenizer.chat_template is None else ChatTemplate(tokenizer)
+
+
+def _require_template(text: str) -> None:
+    """Raises: UsageError for a text that jinja cannot read."""
+    from jinja2 import TemplateSyntaxError
+    from transformers.utils.chat_template_utils import _compile_jinja_template
+
+    try:
+        _compile_jinja_template(text)
+    except TemplateSyntaxError as error:
+        raise UsageError(
+            f"the chat template that was given is wrong in line {error.lineno} "
+            f"({in_one_line(error)}); correct it"
+        ) from error
 
 
 def _program(name: str, folder: Path) -> Callable[..., str]:

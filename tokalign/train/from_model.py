@@ -29,7 +29,7 @@ from tokalign.runtime.mlx.drafter_folder import target_fingerprints
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.request import Request
 from tokalign.runtime.rounds import Context
-from tokalign.storage import locked, write_file
+from tokalign.storage import making, write_file
 from tokalign.tokenizer.vocabulary import TargetId
 from tokalign.train.labels import shuffled
 from tokalign.train.options import Writing
@@ -70,11 +70,11 @@ def write_texts(
             return Corpus([path])
     if labels is not None and labels.exists():  # else refused after hours of writing
         raise IncompatibleError(
-            f"the labels in {labels} were made of other texts; give the same as then, another "
-            "--workspace, or remove that folder"
+            f"the labels in {labels} were made of other texts, or {path.name} was removed since; "
+            "give the same as then, another --workspace, or remove that folder"
         )
     folder = path.with_name(f"{path.name}.parts")
-    with locked(folder.with_suffix(".lock"), f"writing {path}", "wait until it has ended"):
+    with making(path, "writing"):
         openings = _openings(target, corpus, options, stage)
         parts, tokens, digest = list[bytes](), 0, sha256(head).hexdigest()[:12]
         with stage(options.tokens, "the target writes") as advance:
