@@ -254,6 +254,39 @@ def test_quotes_of_json_are_neither_forced_nor_taken_where_a_text_may_stand() ->
             assert accepts(grammar_of("qwen3_coder", kind), text) is fits
 
 
+@pytest.mark.parametrize(
+    ("schema", "fits", "no", "named"),
+    [
+        ({"pattern": "^ab?$|^c$|^$"}, ["a", "c", ""], ["ac", "cc"], []),
+        ({"pattern": "^((a)|(b|/))+$"}, ["ab/"], ["abc", ""], []),
+        ({"pattern": "^a|b$"}, ["ac", "cb"], ["ca"], []),
+        ({"pattern": r"^\d+[\w.]$"}, ["12.", "1a"], ["٣a", "1ł"], []),
+        ({"maxLength": 0}, [""], ["a"], []),
+        ({"pattern": "(?=a)", "format": "date"}, ["a", "x"], [], ["format", "pattern"]),
+        ({"maxLength": 9000}, ["a"], [], ["maxLength"]),
+    ],
+)
+def test_texts_between_tags_follow_their_schema_or_that_is_said(
+    schema: dict[str, Any], fits: list[str], no: list[str], named: list[str]
+) -> None:
+    asked = tool("f", {"properties": {"x": {"type": "string", **schema}}, "required": ["x"]})
+    for name in ("qwen3_coder", "glm47"):
+        form = form_of(name)
+        grammar = calls_grammar(form, target().vocabulary, [asked], ANY_TOOL)
+        for value in (*fits, *no):
+            text = form.begin + TAGGED[name].format(value) + form.end
+            assert accepts(grammar, text) is (value in fits), value
+        assert sorted(grammar.ignored) == [f"tools.f.properties.x.{keyword}" for keyword in named]
+
+
+def test_texts_beside_lists_follow_nothing_and_that_is_said() -> None:
+    schema = {"anyOf": [{"type": "array"}, {"type": "string", "maxLength": 1}]}
+    asked = [tool("f", {"properties": {"x": schema}})]
+    for name, named in (("qwen3_coder", ("tools.f.properties.x.maxLength",)), ("kimi_k2", ())):
+        grammar = calls_grammar(form_of(name), target().vocabulary, asked, ANY_TOOL)
+        assert grammar.ignored == named
+
+
 def test_schemas_that_no_library_makes() -> None:
     parameters = {
         "type": "object",

@@ -52,7 +52,8 @@ def calls_grammar(
     calls, size, ignored = list[str](), 0, list[str]()
     for function in functions:  # each is bounded before more is written
         paths = json_part(schema_of(function), strict=False)[1]
-        ignored += [f"tools.{function['name']}.{path}" for path in paths]
+        paths += _unfollowed(function) if form.parser in TAGS else ()
+        ignored += [f"tools.{function['name']}.{path}" for path in dict.fromkeys(paths)]
         calls.append(f"({write(writer, function)})")
         size += len(calls[-1])
         at_most("the grammar of the tools", "characters", size, MOST_BYTES)
@@ -210,6 +211,15 @@ def _some_of(first: Sequence[str], more: Sequence[str]) -> str:
     half = len(first) // 2
     before, after = _some_of(first[:half], more[:half]), _some_of(first[half:], more[half:])
     return f"({before}) {' '.join(more[half:])} | {after}"
+
+
+def _unfollowed(function: Mapping[str, Any]) -> tuple[str, ...]:
+    """The paths of what the texts between tags do not follow."""
+    return tuple(
+        f"properties.{key}.{name}"
+        for key, parameter in parameters_of([{"function": function}], function["name"]).items()
+        for name in sorted(parameter.unfollowed)
+    )
 
 
 def _glm_call(tags: Tags, writer: _Writer, function: Mapping[str, Any]) -> str:
