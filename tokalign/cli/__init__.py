@@ -5,7 +5,6 @@ A subcommand is imported only when it runs, so that `tokalign --help` loads almo
 
 from __future__ import annotations
 
-import errno
 import sys
 from difflib import get_close_matches
 from importlib import import_module
