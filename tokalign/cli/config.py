@@ -27,7 +27,7 @@ from tokalign.errors import TokalignError, UsageError, shown
 
 
 def config_path() -> Path:
-    """`$TOKALIGN_CONFIG`, else `tokalign.toml` in the folder of configurations. Raises: as that."""
+    """`$TOKALIGN_CONFIG`, else `tokalign.toml` in `config_folder`. Raises: as that function."""
     named = os.environ.get("TOKALIGN_CONFIG")
     return Path(named) if named else config_folder() / "tokalign.toml"
 

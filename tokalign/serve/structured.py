@@ -11,7 +11,6 @@ from msgspec import Struct
 from tokalign.conversation.tools import ANY_TOOL, function_of
 from tokalign.errors import UsageError, require, shown
 from tokalign.runtime.grammar import Grammar
-from tokalign.serve.admission import Refusal
 
 Schema = dict[str, Any] | str | bool
 """A JSON schema, also as a text."""
@@ -71,7 +70,7 @@ def _response_format(name: str, given: Any) -> Grammar | None:
             return Grammar.json_schema(schema, strict=bool(inner.get("strict")))
         case {"type": "json_schema"}:
             raise UsageError(f"{name} is a json_schema, and has to have an object with a schema")
-    raise Refusal(400, f"{name} has to be text, json_object or json_schema, not {shown(kind)}")
+    raise UsageError(f"{name} has to be text, json_object or json_schema, not {shown(kind)}")
 
 
 def allowed_tools(
@@ -92,7 +91,7 @@ def allowed_tools(
 
 
 def tool_choice(choice: Any) -> str | None:
-    """The tool that has to be called, `ANY_TOOL`, or None where none has to. Raises: Refusal."""
+    """The tool that has to be called, `ANY_TOOL`, or None where none has to. Raises: UsageError."""
     if isinstance(choice, dict):
         if (function := function_of(choice)) is not None:
             return str(function["name"])
