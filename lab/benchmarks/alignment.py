@@ -136,12 +136,15 @@ def main(
     model: Any
     [model] = load_models([draft_model], dtype="float32")
     tokenizer: Tokenizer[TargetId] = resolve_tokenizer(target).tokenizer
-    texts = tokenizer.encode_batch(read_texts(text, field=field, limit=limit))
+    encoded = tokenizer.encode_batch(read_texts(text, field=field, limit=limit))
+    texts = [ids[:tokens] for ids in encoded if len(ids) > given]
+    if not texts:
+        raise click.UsageError(f"no text of {text} goes on after a prompt of {given} tokens")
     ladder = Ladder(
         session=DraftModelSession(model.model),
         pair=Pair(tokenizer, model.tokenizer),
         alignment=pair_tables(tokenizer, model.tokenizer, model_folder=model.folder)(),
-        texts=[ids[:tokens] for ids in texts],
+        texts=texts,
         given=given,
         steps=steps,
     )
