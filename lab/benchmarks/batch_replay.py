@@ -121,12 +121,15 @@ def main(
     """Replay, and print a line for each curve and number of requests."""
     answers = [one for one in read_answers(folder) if one.kind in kinds]
     answers.sort(key=lambda one: (one.number, one.kind))
+    counts = [int(count) for count in requests.split(",")]
+    if len(answers) < max(counts):
+        raise click.UsageError(f"{len(answers)} answers are too few for {max(counts)} requests")
     vocabulary = 1 + max(int(answer.likely.max()) for answer in answers)
     tokenizer: Tokenizer[TargetId] = resolve_tokenizer(target).tokenizer
     drafting = drafting_for(tokenizer if dictionaries else None, dictionaries)
     for curve in curves:
         costs = costs_of(curve)
-        for count in map(int, requests.split(",")):
+        for count in counts:
             replayed = Replayed(drafting, costs, vocabulary, knows=not learns)
             replayed.run(answers, count)
             each = replayed.tokens / count

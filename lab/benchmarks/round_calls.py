@@ -28,7 +28,6 @@ import click
 import tokalign
 from tokalign.build.alignment import align
 from tokalign.runtime.decoder import Decoder, LanguageModel
-from tokalign.runtime.draft.opening_knowledge import opening_knowledge
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.generate import Generation
 from tokalign.runtime.mlx.sampling import Sampling
@@ -94,7 +93,7 @@ def calls_of_rounds(generation: Generation) -> list[RoundCalls]:
 @click.option("--draft", type=_PATH, default=ROOT / "demo" / "draft")
 @click.option("--method", default="hybrid", show_default=True)
 @click.option("--translation", default="exact", show_default=True)
-@click.option("--num-draft-tokens", type=int, default=None, help="Default: chosen by gain.")
+@click.option("--num-draft-tokens", type=click.IntRange(1), default=3, show_default=True)
 @click.option("--temp", type=float, default=0.0, show_default=True)
 @click.option("--max-tokens", type=int, default=96, show_default=True)
 @click.option("--most", is_flag=True)
@@ -103,7 +102,7 @@ def benchmark(
     draft: Path,
     method: str,
     translation: str,
-    num_draft_tokens: int | None,
+    num_draft_tokens: int,
     temp: float,
     max_tokens: int,
     most: bool,
@@ -112,13 +111,11 @@ def benchmark(
     ours: LanguageModel[TargetId] = LanguageModel.from_folder(target)
     theirs: LanguageModel[DraftId] = LanguageModel.from_folder(draft)
     ours = replace(ours, stop_ids=frozenset())
-    knowledge = None if num_draft_tokens else opening_knowledge(ours.model, theirs.model)
     drafting = Drafting(
         options=DraftingOptions(
             method=method, translation=translation, num_draft_tokens=num_draft_tokens
         ),
         alignment=cache(lambda: open_alignment(ours.tokenizer, theirs.tokenizer, otherwise=align)),
-        knowledge=knowledge,
     )
     sampler = Sampling(temperature=temp, seed=7)
     decoder = Decoder(target=ours, draft=theirs, drafting=drafting)
@@ -126,7 +123,7 @@ def benchmark(
     generation = Generation(decoder, Request(prompt, max_tokens=max_tokens, sampler=sampler))
     rounds = calls_of_rounds(generation)
     if not rounds:
-        raise click.ClickException("no round had a tree; give --num-draft-tokens")
+        raise click.ClickException("no round had a tree; give more --max-tokens")
     modules = median(len(calls.modules) for calls in rounds)
     crossings = median(calls.crossings.total() for calls in rounds)
     functions = median(calls.functions.total() for calls in rounds)
