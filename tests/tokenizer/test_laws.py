@@ -23,11 +23,13 @@ from tokenizers import Tokenizer as Library
 from tokalign.errors import VocabularyError
 from tokalign.runtime.chat import encode_prompt
 from tokalign.tokenizer.bpe.pretokenizer import GPT2_PATTERN
+from tokalign.tokenizer.check_texts import plain_texts
 from tokalign.tokenizer.ranks import read_tekken
 from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.spec import Level
 from tokalign.tokenizer.spelling import byte_alphabet
 from tokalign.tokenizer.tokenizer import Tokenizer
+from tokalign.tokenizer.tokenizer_json import read_tokenizer_json
 
 Document = dict[str, Any]
 Make = Callable[[], Document]
@@ -321,6 +323,25 @@ def test_tokens_that_either_order_finds_keep_a_tokenizer_aligned(tmp_path: Path)
     for text in ("<|x|kot|", "a|kot|<|x|", "<|x|<|x||kot|kot|", "|kot<|x|kot||kot|"):
         ids = library.encode(text, add_special_tokens=False).ids
         assert tokenizer.encode(text) == tokenizer.encode(text, specials=True) == ids
+
+
+def test_words_around_a_lost_character_may_become_one_token(tmp_path: Path) -> None:
+    """Llama's class of transformers drops what a SentencePiece vocabulary without bytes lacks. The
+    check has no text in which words meet like that, for all its characters but one are known."""
+    document = copied(
+        character_document(normalizer=None, pre_tokenizer=metaspace("first", splits=False))
+    )
+    model = document["model"]
+    known = {*"".join(plain_texts(read_tokenizer_json(document, {})))} - {*"\x07 ", *model["vocab"]}
+    model["vocab"] |= {c: len(model["vocab"]) + i for i, c in enumerate([*sorted(known), "▁▁kot"])}
+    model["merges"].append(["▁", "▁kot"])
+    model |= {"unk_token": None, "byte_fallback": False}
+    tokenizer = read(tmp_path, document)
+    library = Library.from_file(str(tmp_path / "tokenizer.json"))
+    for text in ("tak \x07 kot", " \x07 kot tak", "kot tak \x07"):
+        ids = library.encode(text).ids
+        assert tokenizer.encode(text) == ids
+        assert tokenizer.encoder.encode(tokenizer.text_bytes(text)) == ids
 
 
 def test_a_prompt_at_which_the_library_panics_is_an_error(tmp_path: Path) -> None:
