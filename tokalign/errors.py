@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import copyreg
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection
 from math import inf, isfinite
 from numbers import Integral, Real
 from textwrap import shorten
@@ -131,10 +131,8 @@ class MissingAssetError(TokalignError):
 
 _LONGEST_VALUE = 60
 
-_UNLIMITED = 1 << 62  # a bound that no error needs to name
 
-
-def require_integer(name: str, value: Any, *, least: int, most: int | None = None) -> None:
+def require_integer(name: str, value: Any, *, least: float = -inf, most: int | None = None) -> None:
     """Raises: UsageError for what is no integer from `least` to `most`."""
     upper = inf if most is None else most
     is_integer = isinstance(value, Integral) and not isinstance(value, bool)
@@ -155,8 +153,9 @@ def require_text(name: str, value: object) -> None:
 
 
 def require_texts(name: str, value: object) -> None:
-    """Raises: UsageError for what is no sequence of texts; a single text is none."""
-    if not isinstance(value, Iterable) or isinstance(value, str):
+    """Raises: UsageError for what is no sequence of texts: a single text, or a generator, which
+    would be empty afterwards."""
+    if not isinstance(value, Collection) or isinstance(value, str):
         raise UsageError(f"{name} has to be a sequence of texts, not {shown(value)}")
     for place, item in enumerate(value):
         require_text(f"{name}[{place}]", item)
@@ -174,8 +173,8 @@ def require_callable(name: str, value: object) -> None:
 
 
 def require_callables(name: str, value: object) -> None:
-    """Raises: UsageError for what is no sequence of functions."""
-    if not isinstance(value, Iterable):
+    """Raises: UsageError for what is no sequence of functions; see `require_texts`."""
+    if not isinstance(value, Collection):
         raise UsageError(f"{name} has to be a sequence of functions, not {shown(value)}")
     for place, item in enumerate(value):
         require_callable(f"{name}[{place}]", item)
@@ -237,6 +236,6 @@ def not_utf8(what: str, remedy: str) -> str:
 
 
 def _range(least: float, most: float) -> str:
-    if most < _UNLIMITED:
+    if most < inf:
         return f"from {least} to {most}"
-    return f"of at least {least}" if least > -_UNLIMITED else "of any size"
+    return f"of at least {least}" if least > -inf else "of any size"

@@ -8,7 +8,7 @@ without them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import Field, dataclass, field, fields
 from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -340,5 +340,5 @@ def _check(option: Field[Any], given: Any) -> None:
 
 def several(given: Any) -> tuple[Any, ...]:
     """One value or several as a tuple; None stands for none."""
-    single = given is None or isinstance(given, str | PathLike) or not isinstance(given, Iterable)
+    single = given is None or isinstance(given, str | PathLike) or not isinstance(given, Collection)
     return (() if given is None else (given,)) if single else tuple(given)

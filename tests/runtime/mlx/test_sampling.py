@@ -182,6 +182,12 @@ def test_xtc_is_mlx_lms_and_decided_by_the_position() -> None:
     assert allowed(40, 20, 0.5) == [allowed(40 + row, 1, 0.5)[0] for row in range(20)]
 
 
+def test_a_seed_may_be_any_integer() -> None:
+    logits = rows(1)
+    small, large = (Sampling(temperature=1, seed=seed) for seed in (5, (1 << 70) + 5))
+    assert large.choose(logits, [3])[0].item() == small.choose(logits, [3])[0].item()
+
+
 @settings(deadline=None, max_examples=40)
 @given(st.integers(1, 4), st.integers(8, 1500), st.integers(1, 8), st.integers(0, 1000))
 def test_the_top_k_are_those_of_a_sort(rows: int, width: int, count: int, seed: int) -> None:
