@@ -128,3 +128,16 @@ def test_what_is_typed_during_an_answer_is_not_shown_and_comes_next(
         os.write(terminal, b".")
         assert os.read(person, 100) == b"."
     os.close(person)
+
+
+def test_a_terminal_that_is_closed_while_an_answer_comes_ends_the_chat(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What ends it is SIGHUP, and not that the terminal shows no more what is typed."""
+    person, terminal = os.openpty()
+    with os.fdopen(terminal, "r") as stdin, pytest.raises(SystemExit):
+        monkeypatch.setattr("sys.stdin", stdin)
+        monkeypatch.setattr("sys.stdout", stdin)
+        with typing_hidden():
+            os.close(person)
+            raise SystemExit(129)

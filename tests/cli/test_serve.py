@@ -76,7 +76,8 @@ def test_a_port_in_use_is_no_crash() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        run("serve", *TARGET, "--port", port).is_refused(2, str(port))
+        told = run("serve", *TARGET, "--port", port).is_refused(2, "in use")
+        assert told.count(str(port)) == 1
 
 
 @contextmanager

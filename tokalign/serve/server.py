@@ -114,9 +114,9 @@ def _listening(host: str, port: int) -> socket.socket:
         every = address[0] == "::" and socket.has_dualstack_ipv6()  # as `localhost` may be IPv4
         return socket.create_server(address[:2], family=family, backlog=128, dualstack_ipv6=every)
     except OSError as error:
+        reason = str(error.strerror).partition(" (while")[0]  # which names the place again
         raise UsageError(
-            f"cannot listen on {host}, port {port} ({error.strerror}); choose another --host "
-            "or --port"
+            f"cannot listen on {host}, port {port} ({reason}); choose another --host or --port"
         ) from error
 
 
