@@ -135,9 +135,14 @@ def test_a_terminal_that_is_closed_while_an_answer_comes_ends_the_chat(
 ) -> None:
     """What ends it is SIGHUP, and not that the terminal shows no more what is typed."""
     person, terminal = os.openpty()
-    with os.fdopen(terminal, "r") as stdin, pytest.raises(SystemExit):
-        monkeypatch.setattr("sys.stdin", stdin)
-        monkeypatch.setattr("sys.stdout", stdin)
+
+    def answer() -> None:
         with typing_hidden():
             os.close(person)
             raise SystemExit(129)
+
+    with os.fdopen(terminal, "r") as stdin:
+        monkeypatch.setattr("sys.stdin", stdin)
+        monkeypatch.setattr("sys.stdout", stdin)
+        with pytest.raises(SystemExit):
+            answer()
