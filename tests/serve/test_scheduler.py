@@ -395,6 +395,24 @@ def test_a_client_that_has_left_is_not_answered() -> None:
         assert time.monotonic() - began < 30
 
 
+def test_an_answer_whose_reader_has_enough_of_it_ends() -> None:
+    """As after the only call that a request takes."""
+    found: list[Job] = []
+    items: Queue[Item] = Queue()
+
+    def read(item: Item) -> None:
+        if isinstance(item, Job):
+            found.append(item)
+        elif isinstance(item, Emitted):
+            found[0].is_enough = True
+        items.put(item)
+
+    with scheduling() as scheduler:
+        scheduler.submit(ApiRequest(prompt="Wisła", max_tokens=500, **FREELY), read)
+        assert end_of(items) is None
+    assert found[0].completion_tokens < 50
+
+
 def test_a_fill_in_ends_at_marks_and_not_at_added_tokens_that_are_text() -> None:
     """As those of Qwen, which calls its marks no special tokens, or Gemma, which adds `<h1>`."""
     tokens = ["", "", "<|fim_pad|>", "<|file_sep|>", "<file_sep>", "   ", "<h1>", "[SUFFIX]"]

@@ -107,6 +107,7 @@ class Choice:
         is_call = step.block.kind == "call" and step.what == "end" and not step.block.is_broken
         if is_call and self.job.request.several_calls is False:
             self._end = step.at + 1
+            self.job.is_enough = True
         return self._placed(step)
 
     def _placed(self, step: Step) -> Step:

@@ -81,6 +81,7 @@ class Job:
     The last group is the scheduler's, from the start on. answering: decodes it; cached: ids of the
     prompt whose caches were found. chain: what is kept of the request. passes: of the target, after
     the prompt. stop_text: the one that ended the answer, if one did. ended: why it ended.
+    is_enough: set by the answer's reader, who takes no more of it.
     """
 
     request: ApiRequest
@@ -110,6 +111,7 @@ class Job:
     passes: int = 0
     stop_text: str | None = None
     ended: FinishReason | None = None
+    is_enough: bool = False
 
     def enter(self, state: State) -> None:
         """Go on to another state."""

@@ -193,7 +193,7 @@ class Scheduler:
             if job.request.abandoned.is_set():
                 self.metrics.disconnected.inc()
                 self._finish(job)
-            elif job.request.arrived < began_by:
+            elif job.is_enough or job.request.arrived < began_by:
                 job.end("length")
                 self._finish(job)
 
