@@ -52,8 +52,8 @@ def defaults(
     config: dict[str, Any], command: click.Command, others: Callable[[], Iterable[click.Command]]
 ) -> dict[str, Any]:
     """The defaults of a command, by the names of click. others: all commands. Raises: UsageError
-    for an option that the command does not have, in its own table, or that none has, and for a
-    value that is none of an option."""
+    for an option in the command's own table that it does not have, for a name that no command has,
+    and for a value that no option takes."""
     options, path = _options(command), config_path()
     own = config.get(command.name or "", {})
     if not isinstance(own, dict):
@@ -63,9 +63,9 @@ def defaults(
             f"{path}: {command.name} has no option --{unknown}; "
             f"tokalign {command.name} --help-all lists them"
         )
-    if strange := config.keys() - options:
+    if other_names := config.keys() - options:
         known = {name for one in others() for name in (str(one.name), *_options(one))}
-        if unknown := min(strange - known, default=None):
+        if unknown := min(other_names - known, default=None):
             raise UsageError(f"{path}: no command has {unknown}; correct the name or remove it")
     stated = {name: value for name, value in config.items() if name in options} | own
     return {
@@ -80,26 +80,26 @@ def naming_defaults(context: click.Context) -> Iterator[None]:
     try:
         yield
     except (TokalignError, click.UsageError) as error:
-        told = error.format_message() if isinstance(error, click.UsageError) else str(error)
-        if not (names := [*_stated(context, told)]):
+        message = error.format_message() if isinstance(error, click.UsageError) else str(error)
+        if not (names := [*_stated(context, message)]):
             raise
         are = "is" if len(names) == 1 else "are"
-        told = f"{told} ({', '.join(names)} {are} set in {config_path()})"
+        message = f"{message} ({', '.join(names)} {are} set in {config_path()})"
         if isinstance(error, click.UsageError):
-            raise click.UsageError(told, context) from error
-        error.args = (told,)
+            raise click.UsageError(message, context) from error
+        error.args = (message,)
         raise
 
 
-def _stated(context: click.Context, told: str) -> Iterator[str]:
-    """The names of options in an error that have their values from the file, or such values."""
+def _stated(context: click.Context, message: str) -> Iterator[str]:
+    """The options that the file sets and that an error's message names, by flag or by value."""
     for option in context.command.params:
         name = option.name or ""
         if context.get_parameter_source(name) is ParameterSource.DEFAULT_MAP:
             value = context.lookup_default(name)
             texts = [flag_of(option), *(value if isinstance(value, list) else [value])]
             if any(
-                re.search(rf"(?<![\w-]){re.escape(str(text))}(?![\w-])", told) for text in texts
+                re.search(rf"(?<![\w-]){re.escape(str(text))}(?![\w-])", message) for text in texts
             ):
                 yield flag_of(option)[2:]
 

@@ -47,11 +47,11 @@ def item_path() -> Path:
 
 
 def install(words: Sequence[str]) -> tuple[Path, str]:
-    """Write the login item that runs `tokalign serve` with these words, in this folder and with
-    this environment's keys and places, for this user alone. Returns: its path, and the command that
-    starts it now. Raises: UsageError, OutputError."""
+    """Write the login item that runs `tokalign serve` with these words, in this folder and with the
+    environment's variables of `_CARRIED`, for this user alone. Returns: its path, and the command
+    that starts it now. Raises: UsageError, OutputError."""
     command, path = [sys.executable, "-P", "-m", "tokalign", "serve", *words], item_path()
-    variables = {name: it for name, it in os.environ.items() if name.startswith(_CARRIED)}
+    variables = {name: v for name, v in os.environ.items() if name.startswith(_CARRIED)}
     if sys.platform == "darwin":
         log = str(Path.home() / "Library" / "Logs" / "tokalign.log")
         item = {
@@ -68,7 +68,7 @@ def install(words: Sequence[str]) -> tuple[Path, str]:
     else:
         content = _UNIT.format(
             folder=os.getcwd().replace("%", "%%"),
-            variables=_in_unit(f"{name}={it}" for name, it in variables.items()),
+            variables=_in_unit(f"{name}={value}" for name, value in variables.items()),
             command=_in_unit(command).replace("$", "$$"),
         ).encode()
         start = "systemctl --user daemon-reload && systemctl --user enable --now tokalign"
