@@ -184,9 +184,10 @@ class ModelCache(Generic[Id]):
             )
         except (ValueError, NotImplementedError) as error:
             reason = str(error).partition(". ")[0] or type(error).__name__
-            raise self._cannot_be_quantized(
-                reason, "choose another kv_group_size, or leave kv_bits out"
-            ) from error
+            remedy = "leave kv_bits out"
+            if isinstance(error, ValueError):  # the groups do not divide its width
+                remedy = f"choose another kv_group_size, or {remedy}"
+            raise self._cannot_be_quantized(reason, remedy) from error
 
     def forward(self, tokens: Array, model: Any = None, *, begin: int = UNBOUNDED) -> Array:
         """Logits f[n, vocabulary] of a pass over ids i[n], lazy; `quantize` comes before it.
@@ -362,8 +363,9 @@ class ModelCache(Generic[Id]):
     def _cannot_be_quantized(self, reason: str, remedy: str) -> CacheError:
         options = self._options
         return CacheError(
-            f"a cache of this model cannot be quantized to {options.kv_bits} bits in groups of "
-            f"{options.kv_group_size} ({reason}); {remedy}"
+            f"a cache of this {getattr(self.model, 'model_type', 'kind of')} model cannot be "
+            f"quantized to {options.kv_bits} bits in groups of {options.kv_group_size} ({reason}); "
+            f"{remedy}"
         )
 
 

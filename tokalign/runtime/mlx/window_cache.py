@@ -116,8 +116,8 @@ class WindowCache:
         return count
 
     def to_quantized(self, group_size: int = 64, bits: int = 4) -> Any:
-        """Raises: ValueError; mlx-lm asks every cache of a model for it."""
-        raise ValueError("a cache with a window cannot be quantized")
+        """Raises: NotImplementedError; mlx-lm asks every cache of a model for it."""
+        raise NotImplementedError("it has a window")
 
     @property
     def state(self) -> list[Array]:
