@@ -50,6 +50,13 @@ def test_long_chains_and_deep_nesting_are_refused(kind: str) -> None:
         Grammar.json_schema("[" * 100_000)
 
 
+@pytest.mark.parametrize("value", [{"a", "b"}, object(), b"a"])
+def test_a_schema_with_what_is_no_json_says_so(value: object) -> None:
+    """It was said to have to be an object, and not a dict."""
+    with pytest.raises(UsageError, match="holds what is no JSON"):
+        Grammar.json_schema({"enum": value})
+
+
 @pytest.mark.parametrize(
     ("schema", "bound"),
     [

@@ -112,18 +112,20 @@ def _schema_at(text: str, at: int) -> tuple[Any, int]:
 
 def parsed(schema: Any) -> dict[str, Any] | bool:
     """A schema as plain JSON. Raises: UsageError."""
-    refused = f"the JSON schema has to be an object, not {shown(schema)}"
     try:
         text = schema if isinstance(schema, str) else json.dumps(schema, default=dict)
     except (TypeError, ValueError, RecursionError) as error:
-        raise UsageError(refused) from error
+        raise UsageError(
+            "the JSON schema holds what is no JSON; give objects, lists, texts, numbers, booleans "
+            "and None alone"
+        ) from error
     check_text(_WHOLE, text)
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise UsageError("the JSON schema is not valid JSON") from error
     if not isinstance(document, dict | bool):
-        raise UsageError(refused)
+        raise UsageError(f"the JSON schema has to be an object, not {shown(schema)}")
     _levels(document)
     return document
 

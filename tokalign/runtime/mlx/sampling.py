@@ -102,6 +102,8 @@ class Sampling(Chooser):
         require_number("min_p", self.min_p, least=0, most=1)
         require_number("xtc_probability", self.xtc_probability, least=0, most=1)
         require_number("xtc_threshold", self.xtc_threshold, least=0, most=0.5)
+        for token in self.xtc_exempt:
+            require_integer("xtc_exempt", token, least=0)
         require_integer("seed", self.seed)
         require_callables("processors", self.processors)
         object.__setattr__(self, "_noise", keyed.Noise(self.seed))
