@@ -173,8 +173,10 @@ def test_an_allowed_origin_is_told_so(allowed: tuple[str, ...]) -> None:
     origin = {"Origin": "https://example.com"}
     with serving(demo_settings(draft_model=None, allowed_origins=allowed)) as server:
         asks = {**origin, "Access-Control-Request-Method": "POST"}
+        asks["Access-Control-Request-Private-Network"] = "true"  # Chrome's, to a local server
         preflight = request(server, "OPTIONS", PATH, None, asks)
         assert preflight.status == 200
+        assert preflight.headers["Access-Control-Allow-Private-Network"] == "true"
         for reply in (
             preflight,
             request(server, "POST", PATH, {**BODY, "max_tokens": 1}, origin),

@@ -77,7 +77,11 @@ def create_app(scheduler: Scheduler, *, is_local: bool) -> Starlette:
     gate = Middleware(_Gate, scheduler=scheduler, is_local=is_local, paths=paths)
     origins, every = scheduler.settings.allowed_origins, ["*"]
     cors = Middleware(
-        CORSMiddleware, allow_origins=origins, allow_methods=every, allow_headers=every
+        CORSMiddleware,
+        allow_origins=origins,
+        allow_methods=every,
+        allow_headers=every,
+        allow_private_network=True,  # Chrome asks for it where a public page calls this machine
     )
     return Starlette(
         routes=routes,
