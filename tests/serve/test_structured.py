@@ -86,6 +86,7 @@ def test_a_schema_is_followed_with_and_without_drafts(
         ("structured_outputs", {"choice": ["tak", "nie"]}, "tak|nie"),
         ("response_format", {"type": "json_object", "schema": PERSON}, r"\{.*\}"),
         ("response_format", {"type": "json_schema", "json_schema": {"schema": True}}, ".*"),
+        ("response_format", {"type": "json_schema", "schema": PERSON}, r"\{.*\}"),
     ],
 )
 def test_grammars_as_other_servers_take_them(

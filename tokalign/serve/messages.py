@@ -53,9 +53,7 @@ class MessagesBody(Common, kw_only=True):
             "output_format": self.output_format,
         }
         written = {
-            name: {**form, "json_schema": {**form, "strict": True}}
-            for name, form in forms.items()
-            if isinstance(form, dict)
+            name: {**form, "strict": True} for name, form in forms.items() if isinstance(form, dict)
         }
         return {**super().formats, **forms, **written}
 

@@ -78,9 +78,7 @@ class ResponsesBody(Common, kw_only=True):
 
     @property
     def formats(self) -> Object:
-        form = self.text.get("format")
-        written = {**form, "json_schema": form} if isinstance(form, dict) else form
-        return {**super().formats, "text.format": written}
+        return {**super().formats, "text.format": self.text.get("format")}
 
     @property
     def all_tools(self) -> list[tuple[str, Object | None]]:

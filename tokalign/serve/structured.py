@@ -66,7 +66,10 @@ def _response_format(name: str, given: Any) -> Grammar | None:
         case {"type": "json_object"}:
             schema = given.get("schema")
             return _json_grammar({"type": "object"} if schema is None else schema)
-        case {"type": "json_schema", "json_schema": {"schema": dict() | bool() as schema, **inner}}:
+        case {
+            "type": "json_schema",
+            "json_schema": {"schema": dict() | bool() as schema, **inner},
+        } | {"type": "json_schema", "schema": dict() | bool() as schema, **inner}:
             return Grammar.json_schema(schema, strict=bool(inner.get("strict")))
         case {"type": "json_schema"}:
             raise UsageError(f"{name} is a json_schema, and has to have an object with a schema")
