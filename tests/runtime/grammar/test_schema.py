@@ -65,6 +65,11 @@ def test_what_is_not_enforced_is_named(kind: str) -> None:
     assert json_lark(field(schema))
 
 
+def test_as_many_optional_properties_as_are_taken_can_be_followed() -> None:
+    grammar = Grammar.json_schema({"properties": {f"p{n}": {} for n in range(1000)}})
+    assert matches(grammar, '{"p7": 1, "p999": 2, "more": 3}')
+
+
 def test_bounds_that_no_float_is_are_held_by_the_next_one_inside() -> None:
     large = 2**53 + 1
     for name, held in (("minimum", large + 1), ("maximum", large - 1)):

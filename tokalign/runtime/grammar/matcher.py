@@ -43,7 +43,7 @@ def limits() -> LLParserLimits:
     from llguidance import LLParserLimits
 
     return LLParserLimits(
-        max_items_in_row=4_000,  # 4 for each optional property of an object
+        max_items_in_row=5_000,  # 4 for each optional property, of which 1,000 are taken
         max_lexer_states=50_000,  # 2 KB each; also the longest text that a regex can force
         verbose_errors=False,  # no tokens in messages
     )
