@@ -24,8 +24,9 @@ _OPENING = """\
 Made by `python docs/command_reference.py > docs/commands.md`.
 
 Every command has `--help`, `--json`, which prints one object on stdout
-([keys](metrics.md)), and `--quiet`, which silences notes and progress. Data goes to stdout,
-everything else to stderr. Options marked \\* are rare: `--help-all` shows them.
+([keys](metrics.md)), `chat` one for each answer, and `--quiet`, which silences notes and progress.
+Data goes to stdout, everything else to stderr. Options marked \\* are rare: `--help-all` shows
+them.
 
 Where the line of an option says "Needs" or "Not with", a command that does otherwise is refused,
 and the message says what to change. An output never takes the place of a file of another kind.
