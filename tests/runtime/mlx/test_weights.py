@@ -152,6 +152,11 @@ def test_a_damaged_folder_is_one_line(
     assert "\n" not in str(refused.value)
 
 
+def test_a_path_that_mlx_lm_takes_for_a_pattern_is_blamed(model: Path, tmp_path: Path) -> None:
+    with pytest.raises(MissingAssetError, match="takes for a pattern"):
+        load_weights(copytree(model, tmp_path / "models [old]"))
+
+
 @pytest.mark.parametrize(
     "told",
     ["filesystem error: cannot create directories: Read-only", "[Compile::eval_cpu] Failed to"],

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
+from glob import escape
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeVar
@@ -92,9 +93,14 @@ def _loading(folder: Path) -> Iterator[None]:
         if told.startswith(("filesystem error", "[Compile")):
             remedy = "set TMPDIR to a folder that you may write to, with room"
             raise OutputError(f"mlx cannot compile ({told}); {remedy}") from error
+        remedy = (
+            "fetch it again, or convert it with: mlx_lm.convert --hf-path REPOSITORY --mlx-path "
+            "FOLDER"
+        )
+        if escape(str(folder)) != str(folder):
+            remedy = "give it a path without [, * and ?, which mlx-lm takes for a pattern"
         raise MissingAssetError(
-            f"{folder} holds no model that mlx-lm can load ({told}); fetch it again, or convert "
-            "it with: mlx_lm.convert --hf-path REPOSITORY --mlx-path FOLDER"
+            f"{folder} holds no model that mlx-lm can load ({told}); {remedy}"
         ) from error
 
 
