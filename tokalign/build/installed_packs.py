@@ -203,7 +203,8 @@ def _compile_here(pack: Path, path: Path) -> None:
 
     It ends when stdin does: the one who waits for it was interrupted, or is gone.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C at a terminal is sent to both
+    for both in (signal.SIGINT, signal.SIGHUP):  # which a terminal sends to both
+        signal.signal(both, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, end_once)
     target = pickle.load(sys.stdin.buffer)
     Thread(target=_end_with_stdin, daemon=True).start()
