@@ -168,6 +168,12 @@ def test_a_call_that_breaks_after_it_has_begun_is_text_too() -> None:
     ]
 
 
+@pytest.mark.parametrize("mark", ["", "<tool_call>"])
+def test_an_object_after_a_call_in_json_is_text_without_the_call_s_brace(mark: str) -> None:
+    call, told = '{"name": "f", "arguments": {"x": "a"}}', '{"response": 20}'
+    assert made(CHAT, f"{mark}{call}\n{told}") == [("call", '{"x": "a"}'), ("text", told)]
+
+
 def test_in_a_line_or_a_thought_a_call_without_the_mark_is_text() -> None:
     call = "<function=f>\n<parameter=x>\na\n</parameter>\n</function>"
     for text in (f"Write `{call}`.", f"It is: {call}"):

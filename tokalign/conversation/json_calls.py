@@ -68,6 +68,7 @@ def json_calls(
     following = "{"
     while following == "{":
         yield from _json_call(source, end, named)
+        source.keep()  # what follows may be another object, which is text, and not this one's brace
         if is_list and (yield from source.mark(",", "]")) == "]":
             break
         between = yield from source.take(_BETWEEN)
