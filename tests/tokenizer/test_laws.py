@@ -337,6 +337,7 @@ def test_words_around_a_lost_character_may_become_one_token(tmp_path: Path) -> N
     model["merges"].append(["▁", "▁kot"])
     model |= {"unk_token": None, "byte_fallback": False}
     tokenizer = read(tmp_path, document)
+    assert tokenizer.level is Level.ALIGNED
     library = Library.from_file(str(tmp_path / "tokenizer.json"))
     for text in ("tak \x07 kot", " \x07 kot tak", "kot tak \x07"):
         ids = library.encode(text).ids

@@ -34,7 +34,7 @@ def fingerprint_of(spec: TokenizerSpec) -> str:
         facts.append(["merges", spec.triples.tobytes()])
     if spec.normalizer:
         facts.append(["normalizer", json.dumps(spec.normalizer, sort_keys=True)])
-    if spec.unknown is not None and not _spells_every_byte(spec):
+    if spec.unknown is not None and not spec.spells_every_byte:
         facts.append(["unknown", spec.unknown, spec.fuses_unknown])
     if spec.level is not Level.ALIGNED:
         document = json.loads(spec.document)
@@ -43,8 +43,3 @@ def fingerprint_of(spec: TokenizerSpec) -> str:
         parts["added_tokens"] = [token for token in added if not token.get("special")]
         facts.append(json.dumps(parts, sort_keys=True))
     return sha256(msgpack.packb(facts)).hexdigest()
-
-
-def _spells_every_byte(spec: TokenizerSpec) -> bool:
-    ids = spec.fallback if spec.by_characters else range(len(spec.tokens))
-    return len({spec.tokens[i] for i in ids if len(spec.tokens[i]) == 1}) == 256

@@ -43,7 +43,7 @@ from tokalign.tokenizer.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Library
 
-_RULES = 12
+_RULES = 13
 """Counted up whenever readers or checks change, so that older notes no longer count."""
 
 _LIBRARIES = (
@@ -188,7 +188,7 @@ def check_texts(tokenizer: Tokenizer[Any], file: TokenizerFile) -> None:
     spec = tokenizer.spec
     if tokenizer.level is Level.ALIGNED:
         _check_tokens(tokenizer)
-        _check_words(tokenizer)
+        _check_whole_pieces(tokenizer)
     texts = [text for text in plain_texts(spec) if text]
     if spec.by_characters:  # a mark in the text is a space to the libraries
         texts = [text for text in texts if SPACE_MARK not in text]
@@ -231,23 +231,15 @@ def _check_tokens(tokenizer: Tokenizer[Any]) -> None:
         )
 
 
-def _check_words(tokenizer: Tokenizer[Any]) -> None:
-    """Refuse (VocabularyError) what makes a difference where texts are cut into words instead of
-    being one piece: a token that may only stand for a piece, and lost characters between words."""
-    if not tokenizer.splitter.merges_decide:
-        return
-    spec, bpe = tokenizer.spec, tokenizer.bpe
-    if spec.unknown is None and not bpe.spells_all:
-        raise VocabularyError(
-            f"has no expression that cuts texts, and drops characters, so that the words around "
-            f"one may become one token; {_OTHER}"
-        )
-    if spec.ignore_merges:
-        for token in bpe.order.ids:
-            if not bpe.validity.reachable(token):
+def _check_whole_pieces(tokenizer: Tokenizer[Any]) -> None:
+    """Refuse (VocabularyError) a token that may only stand for a piece where texts are cut into
+    words instead, which makes no difference to merges alone."""
+    if tokenizer.spec.ignore_merges and tokenizer.splitter.merges_decide:
+        for token in tokenizer.bpe.order.ids:
+            if not tokenizer.bpe.validity.reachable(token):
                 raise VocabularyError(
                     f"has ignore_merges, no expression that cuts texts, and a token that no merges "
-                    f"make ({shortened(ascii(spec.tokens[token]), 40)}); {_OTHER}"
+                    f"make ({shortened(ascii(tokenizer.spec.tokens[token]), 40)}); {_OTHER}"
                 )
 
 

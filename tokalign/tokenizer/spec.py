@@ -126,6 +126,19 @@ class TokenizerSpec:
                 return pattern
         raise ValueError("more than one expression")
 
+    @property
+    def spells_every_byte(self) -> bool:
+        """Whether every text has an encoding without unknown or lost characters."""
+        ids = self.fallback if self.by_characters else range(len(self.tokens))
+        return len({self.tokens[i] for i in ids if len(self.tokens[i]) == 1}) == 256
+
+    @property
+    def joins_words(self) -> bool:
+        """Whether more than merges decides about a text that is not cut: a Unigram model, or lost
+        characters, beside which merges go on as if these were not there."""
+        by_model = self.level is not Level.ALIGNED and not len(self.triples)
+        return by_model or (self.unknown is None and not self.spells_every_byte)
+
 
 def cuts(step: Step) -> bool:
     """Whether a step of a pre-tokenizer does more than to spell bytes in the byte alphabet."""

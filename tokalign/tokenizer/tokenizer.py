@@ -123,7 +123,7 @@ class Tokenizer(Generic[Id]):
             kinds = [step["type"] for step in self.spec.pre_tokenizer]
             kind = MetaspaceSplitter if kinds == ["Metaspace"] else LibrarySplitter
             return kind(self.spec.pre_tokenizer)
-        if pattern is None and self.spec.level is not Level.ALIGNED:
+        if pattern is None and self.spec.joins_words:
             return WholeSplitter()
         if pattern is None:
             tokens = self.spec.tokens
