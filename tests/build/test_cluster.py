@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 import pickle
 import re
+import signal
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -180,6 +182,19 @@ def test_a_half_written_run_is_named_and_made_again(
     Path(remedy[1]).unlink()
     run_job(job_in(tmp_path, corpus))
     assert (tmp_path / "pl.dictionary.tok").read_bytes() == expected
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="what is blocked is told in /proc")
+def test_ctrl_c_is_left_to_the_process_that_waits(tmp_path: Path, corpus: Corpus) -> None:
+    """A worker that it ended in the middle left locks, for which datatrove waited."""
+    from multiprocess.forkserver import _forkserver
+
+    run_job(job_in(tmp_path, corpus))
+    status = Path(f"/proc/{_forkserver._forkserver_pid}/status").read_text()
+    blocked = re.search(r"SigBlk:\s*(\w+)", status)
+    assert blocked is not None
+    assert int(blocked[1], 16) & 1 << (signal.SIGINT - 1)
 
 
 def test_two_processes_cannot_do_the_same_share(tmp_path: Path, corpus: Corpus) -> None:

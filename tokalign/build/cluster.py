@@ -28,7 +28,7 @@ from tokalign.build.counting.workers import peak_memory, workers
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, backoff_bundle
 from tokalign.build.pack import counting_words, pack_bundle
 from tokalign.build.pipeline import BuildReport, build_tables, require_outputs
-from tokalign.child_processes import safe_path
+from tokalign.child_processes import safe_path, starting
 from tokalign.errors import CorpusError, OutputError, UsageError
 from tokalign.installation import needing
 from tokalign.storage import locked, write_file
@@ -209,6 +209,7 @@ def run_job(
     runs_on = "--engine datatrove runs on datatrove; install it"
     with needing(runs_on, extra="cluster", kind=UsageError):
         from datatrove.executor import LocalPipelineExecutor
+        from multiprocess import forkserver, resource_tracker
     started = time.monotonic()
     encoding = LocalPipelineExecutor(
         pipeline=[Task(job, "encode")],
@@ -219,6 +220,9 @@ def run_job(
         local_rank_offset=first,
     )
     with safe_path():
+        resource_tracker.ensure_running()  # first, as starting it lets Ctrl-C through
+        with starting():  # a worker that Ctrl-C ends leaves locks that datatrove waits for
+            forkserver.ensure_running()
         encoding.run()
     if first:
         return BuildReport(seconds=time.monotonic() - started, peak_memory=peak_memory())
