@@ -42,6 +42,7 @@ ODD = {
         BYTE_LEVEL,
     ),
     "cut within threes": (isolated(r"\p{N}{1,3}"), split("=1"), BYTE_LEVEL),
+    "cut within runs": (split(r"\s{2,}", "Contiguous"), split("= "), BYTE_LEVEL),
     "a set of sets": byte_level(r"[\p{L}&&[^\p{Han}]]+|[^\r\n\p{L}]?\p{Han}+|\s+|."),
     **{
         f"a character {behavior}": (split("=a", behavior), BYTE_LEVEL)
@@ -65,6 +66,7 @@ LOOKING = ("looks back", "at word boundaries", "at ends", "looks back far")
 @example(text="2134567 11")
 @example(text="中カaa-aa--")
 @example(text="/\r  \n")
+@example(text="  a")
 def test_pieces_are_the_library_s_and_settled_ones_stay(
     steps: tuple[dict[str, Any], ...], text: str
 ) -> None:

@@ -147,6 +147,9 @@ class LibrarySplitter(Splitter):
         parts = (rest[:middle], rest[middle:])
         try:
             reads = [[_reads(step) for step in part if cuts(step)] for part in parts]
+            # A text that is cut again from within what such a step left whole may be cut otherwise.
+            if any(not one.isolates and one != NEIGHBOURS for one in [*reads[0], *reads[1]][:-1]):
+                return None
             return [
                 Reach(steps, as_read, is_first=not i) for i, steps in enumerate(filter(None, reads))
             ]
