@@ -66,13 +66,16 @@ class TimedModel(ModelDrafter):
     def __init__(self, model: ModelDrafter, costs: RoundCosts, clock: SimulatedClock) -> None:
         super().__init__(model.session, model.steps, model.alternatives)
         self._model, self._costs, self._on = model, costs, clock
+        self.reads_ahead = model.reads_ahead
 
     def find(self, context: Context, steps: int) -> Proposal:
         return self._model.find(context, steps)
 
     def draft(self, context: Context, *, steps: int, limit: int) -> Proposal:
         reading = self._costs.reading * (self.unread(context.ids) - 1)
+        self._model.meanwhile = self.meanwhile
         proposal = self._model.draft(context, steps=steps, limit=limit)
+        self.reads_ahead, self.read_ahead = self._model.reads_ahead, self._model.read_ahead
         self._on.now += reading + self._costs.drafting(
             proposal.draft_passes, tree=is_tree(proposal.tree)
         )

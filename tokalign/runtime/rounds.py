@@ -71,12 +71,14 @@ class Context:
 Array: TypeAlias = Any
 """An mlx array. Its type is not named here, so that this package can be read without mlx."""
 
-Meanwhile: TypeAlias = "Callable[[Sequence[TargetId]], None]"
-"""What the host does while a drafter's pass after these ids runs."""
+Meanwhile: TypeAlias = "Callable[[Sequence[TargetId]], TokenTree[TargetId]]"
+"""What the host does while a drafter's pass after these ids runs, or before it. Returns: what the
+free sources expect most after these ids."""
 
 
-def nothing(ids: Sequence[TargetId]) -> None:
+def nothing(ids: Sequence[TargetId]) -> TokenTree[TargetId]:
     """Wait for the pass at once."""
+    return EMPTY_TREE
 
 
 TARGET = "target"

@@ -76,6 +76,19 @@ def test_a_user_is_told_if_most_rounds_were_plain() -> None:
     assert "1.24 plain passes" in told
 
 
+@given(st.floats(0.05, 0.9), st.integers(0, 3), st.floats(0.0, 0.99))
+def test_right_ids_that_a_pass_reads_ahead_count_as_passes(
+    right: float, ahead: int, part: float
+) -> None:
+    model, costs = ModelWorth(Acceptance(start=right)), costs_of(1.0, 1.0)
+    free = [0.0] * 8
+    reached = [model.best(costs, free, steps=n).tokens for n in range(1, 7)]
+    for passes in range(1, 3):
+        found = model.best(costs, free, steps=passes, ahead=ahead + part).tokens
+        before, after = reached[passes + ahead - 1 : passes + ahead + 1]
+        assert found == pytest.approx(before + part * (after - before))
+
+
 @given(st.lists(st.tuples(st.floats(-9.0, 9.0), st.integers(1, 9)), max_size=60))
 @example([(-8.0, 9)] * 10 + [(8.0, 1)] * 10)
 def test_drafting_rests_once_the_loss_exceeds_its_bound(rounds: list[tuple[float, int]]) -> None:

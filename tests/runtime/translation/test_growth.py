@@ -17,6 +17,8 @@ from trees import reached
 
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.translation.growth import LEAST_NODE, Extension, ModelTree, Node, join
+from tokalign.runtime.translation.read_ahead import Ahead
+from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
 TEXT = [DraftId(i) for i in (1, 2, 3, 8, 8, 2)]
@@ -142,6 +144,38 @@ def test_nodes_have_the_probabilities_of_their_chains(steps: int) -> None:
     following = [*TEXT, DraftId(5), DraftId(4)]
     again = np.array(session.logits(following))
     np.testing.assert_allclose(again, DraftModelSession(model).logits(following), atol=2e-5)
+
+
+@pytest.mark.parametrize("steps", [0, 2])
+def test_what_was_read_ahead_is_gone_on_after_without_a_pass(steps: int) -> None:
+    """As if a pass had gone on after it; the ids ahead may take back some of the text."""
+    model = random_model(vocabulary=32, seed=3)
+    session = DraftModelSession(model)
+    [tail] = TEXT[-1:]
+    tree = TokenTree((tail, *map(DraftId, (5, 4, 6))), (-1, 0, 1, -1), ("draft",) * 4)
+    ahead = Ahead(tree, 1, (1, 2, 1))
+    rows = session.start_shortlists(TEXT, 1, tree)
+    known = session.listed(rows.ahead, 32)()
+    roots = [
+        Node(log(0.4), -1, 0, DraftId(5), b"x", (TargetId(5),)),
+        Node(log(0.3), -1, 1, DraftId(6), b"x", (TargetId(6),)),
+        Node(log(0.2), -1, 0, DraftId(7), b"x", (TargetId(7),)),
+    ]
+    grown = ModelTree(
+        session, TEXT, roots, steps, extend=spell, least=1e-6, ahead=ahead, known=known
+    )
+    nodes = grown.finish()
+    assert session.passes == 1 + steps
+    gone_on = {parent for parent in range(len(nodes)) if any(n.parent == parent for n in nodes)}
+    [read] = [n for n, one in enumerate(nodes) if one.parent == 0 and one.token == DraftId(4)]
+    assert {0, 1, read} <= gone_on
+    assert (gone_on == {0, 1, read}) == (steps == 0)
+    for one in nodes[len(roots) :]:
+        expected = nodes[one.parent].logprob + chain_logprobs(model, nodes, one.parent)[one.token]
+        assert one.logprob == pytest.approx(expected, abs=1e-4)
+    again = np.array(session.logits([*TEXT, DraftId(5), DraftId(4)]))
+    fresh = DraftModelSession(model).logits([*TEXT, DraftId(5), DraftId(4)])
+    np.testing.assert_allclose(again, fresh, atol=2e-5)
 
 
 def chain_logprobs(model: Any, nodes: Sequence[Node], index: int) -> Any:

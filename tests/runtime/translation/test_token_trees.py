@@ -20,6 +20,7 @@ from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.rounds import Context, Round
 from tokalign.runtime.translation.base import Pair
 from tokalign.runtime.translation.by_token import same_tokenizer
+from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.foreign import any_ids
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
@@ -145,3 +146,16 @@ def test_a_draft_has_all_that_the_passes_found_and_a_proposal_the_most_probable_
     proposal = drafter().propose(Context(PROMPT), 8).tree
     assert 3 <= len(proposal) <= 5 < len(found)
     assert proposal == found.most_probable(len(proposal), least=0.0, depth=8, chain=3)
+
+
+def test_one_pass_goes_on_after_what_others_expect() -> None:
+    coming = [TargetId(token) for token in plainly(Sampling())[:5]]
+    whole = same_tokenizer(Pair(any_ids(VOCABULARY), any_ids(VOCABULARY)))
+    drafter = NeuralDrafter(DraftModelSession(random_model()), whole)
+    # Of three branches one comes; the last one goes on after an id that is wrong there.
+    ids = (coming[1], *coming[:4], coming[2], coming[3])
+    guesses = TokenTree(ids, (-1, -1, 1, 2, 3, -1, 5), ("copy",) * 7, (0.5,) * 7)
+    drafter.meanwhile = lambda _: guesses
+    found = drafter.draft(Context(PROMPT), steps=1, limit=8)
+    assert found.draft_passes == 1
+    assert [found.tree.ids[i] for i in found.tree.path_of(coming)] == coming

@@ -22,7 +22,7 @@ from tokalign.runtime.statistics import Statistics
 from tokalign.runtime.translation.base import Asked, Pair, Translation
 from tokalign.tables.alignment import Alignment
 from tokalign.tables.opening import open_alignment
-from tokalign.tables.token_tree import TokenTree
+from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -34,6 +34,8 @@ class ReadyLists:
     oracle: Oracle
     ids: Sequence[int]
     back: int
+    ahead: Sequence[Sequence[int]]
+    """What was read besides the text: after which ids."""
 
     def among(self, allowed: Sequence[Any], count: int) -> Callable[[], list[Any]]:
         lists = [
@@ -78,9 +80,16 @@ class Oracle:
         drafted = (rest + [min(self._draft.vocabulary.roles.eos)] * steps)[:steps]
         return GreedyDraft(drafted, masked_out)
 
-    def start_shortlists(self, ids: Sequence[int], back: int) -> ReadyLists:
+    def start_shortlists(
+        self, ids: Sequence[int], back: int, ahead: TokenTree[Any] = EMPTY_TREE
+    ) -> ReadyLists:
         self.passes += 1
-        return ReadyLists(self, ids, back)
+        before = ids[: len(ids) - back]
+        paths = [[ahead.ids[i] for i in ahead.path_to(row)] for row in range(back, len(ahead))]
+        return ReadyLists(self, ids, back, [[*before, *path] for path in paths])
+
+    def listed(self, rows: Sequence[Sequence[int]], *_: Any) -> Callable[[], list[Shortlist]]:
+        return lambda: [self.next(ids, None) for ids in rows]
 
     def branch(
         self,
@@ -143,14 +152,22 @@ def play(
     steps: int = 3,
     alignment: Alignment | None = None,
     trees: bool = False,
+    guessed: int = 0,
     statistics: Statistics | None = None,
 ) -> tuple[int, int, list[tuple[int, ...]]]:
-    """Replay `text` with an oracle: accepted tokens, rounds, proposals."""
+    """Replay `text` with an oracle: accepted tokens, rounds, proposals. guessed: how many of the
+    next ids others expect."""
     canonical = name != "context:5"
     session = Oracle(pair.draft, text, canonical=canonical, can_branch=trees)
     ids = pair.target.encode(text)
     translation = translation_of(name, pair, ids[:2], alignment)
     drafter = NeuralDrafter(session, translation, num_draft_tokens=steps)  # type: ignore[arg-type]
+
+    def guesses(seen: Sequence[TargetId]) -> TokenTree[TargetId]:
+        coming = ids[len(seen) : len(seen) + guessed]
+        return TokenTree.chain(coming, "dictionary", [0.9] * len(coming))
+
+    drafter.meanwhile = guesses
     accepted, proposals = 0, []
     for event in replay(ids, drafter, prompt_tokens=2):
         if statistics is not None:
@@ -205,6 +222,16 @@ def test_the_end_of_the_turn_is_the_targets(onto_bielik: Pair, name: str) -> Non
     session = Oracle(onto_bielik.draft, text)
     found = drafted(translation_of(name, onto_bielik, ids), ids, session, 1)
     assert found == (onto_bielik.target.vocabulary.roles.turn_end,)
+
+
+@pytest.mark.parametrize("text", SENTENCES)
+def test_one_pass_goes_on_after_what_others_expect(onto_bielik: Pair, text: str) -> None:
+    """The model reads the guesses as its tokenizer spells them after the text, and tells what comes
+    after each of them."""
+    _, rounds, _ = play("exact", onto_bielik, text, steps=1, trees=True)
+    _, fewer, proposals = play("exact", onto_bielik, text, steps=1, trees=True, guessed=4)
+    assert max(map(len, proposals)) >= 5
+    assert fewer <= 0.5 * rounds
 
 
 @pytest.mark.parametrize("trees", [False, True])

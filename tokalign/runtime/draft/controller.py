@@ -335,8 +335,15 @@ class Controller(Drafter):
         """The draft of a model that is expected to be best, beside what the free sources offer.
         luck: see `ModelWorth.best`."""
         times = model.times(min(limit, MAX_DRAFT), self._row)
-        steps, best = model.drafter.steps if self._fixed else None, model.known.worth.best
-        return best(self.costs, times, model.acceptance, steps=steps, beside=beside, luck=luck)
+        return model.known.worth.best(
+            self.costs,
+            times,
+            model.acceptance,
+            steps=model.drafter.steps if self._fixed else None,
+            beside=beside,
+            ahead=max(0.0, beside.tokens - 1.0) if model.drafter.reads_ahead else 0.0,
+            luck=luck,
+        )
 
     def _draft(
         self,
@@ -466,8 +473,16 @@ class Controller(Drafter):
         known, costs, own = draft.model.known, self.costs, draft.model.acceptance
         accepted: Sequence[TargetId] = round_.emitted[:-1]
         right, length = len(drafted.path_of(accepted)), len(round_.emitted)
-        passes, rows = draft.plan.length, len(round_.tree)
-        known.worth.learn(passes, right, own, known=length, rows=rows, beside=draft.beside)
+        ahead = len(draft.model.drafter.read_ahead.path_of(accepted))
+        known.worth.learn(
+            draft.plan.length,
+            right,
+            own,
+            known=length,
+            rows=len(round_.tree),
+            beside=draft.beside,
+            ahead=ahead,
+        )
         # By what such rounds take: this one may have included reading the prompt.
         took, offer = self._time_of([draft]) + costs.rows(round_.rows), draft.offer
         free = (1 + len(offer.path_of(accepted))) / costs.rows(1 + len(offer))

@@ -266,7 +266,7 @@ class Growth:
             if all_rows or tokens / times[count] > rate:
                 best, rate = (count, tokens), tokens / times[count]
         count, tokens = best
-        return self._first(count), Plan(count, rate, tokens)
+        return self.first(count), Plan(count, rate, tokens)
 
     def best_chain(self, times: Sequence[float]) -> tuple[TokenTree[TargetId], Plan]:
         """The branch with the best expected rate, or its part with that rate. times: as of
@@ -283,7 +283,7 @@ class Growth:
         whole = self._whole
         return whole.select(whole.path_to(best - 1)), plan
 
-    def _first(self, count: int) -> TokenTree[TargetId]:
+    def first(self, count: int) -> TokenTree[TargetId]:
         """The first `count` ids as a tree, the most probable chain first."""
         chain, others, last = [], [], -1
         for index, parent in enumerate(self.parents[:count]):

@@ -86,6 +86,7 @@ class ModelWorth:
         *,
         steps: int | None = None,
         beside: Plan = ALONE,
+        ahead: float = 0.0,
         luck: float = 0.0,
     ) -> Plan:
         """The number of passes with the best expected rate.
@@ -94,17 +95,22 @@ class ModelWorth:
         acceptance: of this request; that of all where none is given.
         steps: the number to take, if it is given; fewer only where fewer are possible.
         beside: what the free sources would propose here.
+        ahead: how many right ids its first pass is expected to read ahead.
         luck: how much more often than expected its ids are right.
         """
         fixed = None if steps is None else min(steps, len(drafts))
-        probabilities = (acceptance or self.acceptance).probabilities(fixed or len(drafts))
-        times = costs.by_proposed(2 * len(probabilities))
+        most, (further, part) = fixed or len(drafts), divmod(ahead, 1.0)
+        known = (acceptance or self.acceptance).probabilities(most + int(further) + 1)
+        times = costs.by_proposed(2 * most)
         free = max(1.0, 1.0 + _BESIDE * (beside.tokens - 1.0) + self._added)
-        best, tokens, reached = Plan(0, 0.0), free, 1.0
-        least = beside.length + 1 if beside.length else 0
-        for passes, (probability, draft) in enumerate(zip(probabilities, drafts, strict=False), 1):
+        best, right, reached = Plan(0, 0.0), [0.0], 1.0
+        for probability in known:
             reached *= min(max(probability + luck, 0.0), _MOST)
-            tokens += reached
+            right.append(right[-1] + reached)
+        least = beside.length + 1 if beside.length else 0
+        for passes, draft in enumerate(drafts[:most], 1):
+            depth = passes + int(further)
+            tokens = free + right[depth] + part * (right[depth + 1] - right[depth])
             # In some rounds nothing of a draft is worth a row, so that less than one a pass is
             # verified in the mean. But whatever is accepted had a row.
             proposed = max(passes * self._rows_per_pass, tokens - free, least)
@@ -124,15 +130,17 @@ class ModelWorth:
         known: int,
         rows: int,
         beside: Plan = ALONE,
+        ahead: int = 0,
     ) -> None:
         """A draft of `passes` passes predicted the first `right` of the next `known` emitted ids.
         The last of these is the target's own.
 
         rows: how many ids were worth verifying. acceptance, beside: as of `best`.
+        ahead: how many of these ids its first pass had read.
         """
         added = known - 1 - right - _BESIDE * (beside.tokens - 1.0)
         for one in {self.acceptance, acceptance or self.acceptance}:
-            one.observe(min(known, max(passes, right)), right)
+            one.observe(min(known, max(passes + ahead, right)), right)
         self._rows_per_pass += (rows / passes - self._rows_per_pass) / _MEMORY
         self._added += (added - self._added) / _MEMORY
 

@@ -145,7 +145,11 @@ class ModelDrafter(Drafter):
         self.wait_for_others: Callable[[], float] = lambda: 0.0
         """Waits for passes of other generations that are under way; returns the seconds it took."""
         self.meanwhile: Meanwhile = nothing
-        """What the host does while a pass runs whose end `find` waits for."""
+        """What the host does while a pass runs whose end `find` waits for, or before that pass."""
+        self.reads_ahead = False
+        """Whether the first pass of the latest draft could read what others expect, too."""
+        self.read_ahead: TokenTree[TargetId] = EMPTY_TREE
+        """What it has read of that."""
         self._acceptance = Acceptance()
         self._read = 0
         self._chain: TokenTree[TargetId] = EMPTY_TREE  # that was guessed in this round
@@ -213,9 +217,16 @@ class NeuralDrafter(ModelDrafter):
         super().__init__(session, num_draft_tokens, alternatives)
         self._drafts, self._translation = session, translation
         self._read = len(session.held)  # of an earlier turn
+        self.reads_ahead = True  # which the first draft will tell
 
     def find(self, context: Context, steps: int) -> Proposal:
-        asked = Asked(steps, self.alternatives, self._acceptance.probabilities)
+        self.reads_ahead, self.read_ahead = False, EMPTY_TREE
+
+        def guesses() -> TokenTree[TargetId]:
+            self.reads_ahead, self.read_ahead = True, self.meanwhile(context.ids)
+            return self.read_ahead
+
+        asked = Asked(steps, self.alternatives, self._acceptance.probabilities, guesses)
         return self._translation.draft(context.ids, self._drafts, asked)
 
 

@@ -26,6 +26,10 @@ from tokalign.runtime.rounds import UNBOUNDED, Context, Drafter, Proposal, Round
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
+_MOST_READ, _LEAST_READ = 8, 0.1
+"""How many ids of the sources a draft model reads at most, and how probable each of them has to be:
+they cost its pass a seventh."""
+
 FREE_ROWS = Costs(rows=(1.0,))
 """Costs under which any number of rows takes one pass, as emulators count."""
 
@@ -82,7 +86,7 @@ class TreeDrafter(Drafter):
         self._growth: Growth | None = None
         self._emitted: list[TargetId] = []  # that nothing was learned from yet
         self._answers: Sequence[Answer] = ()  # the latest ones
-        self._joined = 1  # ids of the latest tree that these joined
+        self._joined = _MOST_READ  # ids of the latest tree that these joined
 
     @property
     def can_offer(self) -> bool:
@@ -108,16 +112,20 @@ class TreeDrafter(Drafter):
             answer.follow(self._emitted)
         self._emitted = []
 
-    def ask_ahead(self, ids: Sequence[TargetId]) -> None:
+    def ask_ahead(self, ids: Sequence[TargetId]) -> TokenTree[TargetId]:
         """Ask the sources about the paths that a tree after `ids` may have, while a model drafts.
 
         The tree is grown from what is left of the latest answers. Of 9 or 10 nodes that are looked
         at when the answer is there, 6 have been asked then (`lab/results/host-time.md`).
+        Returns: its ids that are most probably reached, for a draft model to read.
         """
         self._read(ids)
         growth = self._grow(self._place, self._joined, self._answers)
+        likely = 0
         while growth.next_reached() and len(growth.ids) < self._joined:
+            likely += likely < _MOST_READ and growth.next_reached() >= _LEAST_READ
             growth.grow()
+        return growth.first(likely)
 
     def offer(
         self,

@@ -17,7 +17,7 @@ from tokalign.runtime.mlx.session import ModelSession, top_k
 from tokalign.runtime.mlx.short_head import ShortHead, frequent_rows
 from tokalign.runtime.rounds import Array
 from tokalign.tables.alignment import NO_TOKEN, FirstIds
-from tokalign.tables.token_tree import TokenTree
+from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
 
@@ -120,14 +120,22 @@ class DraftModelSession(ModelSession[DraftId]):
         drafted.append(self._ids(onto.most_probable(row, drawn[-1:])))
         return cast("list[DraftId]", mx.concatenate(drafted).tolist())
 
-    def start_shortlists(self, ids: Sequence[DraftId], back: int) -> Shortlists:
-        """Start one pass for lists of what may follow `ids` without its last 0, ..., `back` ids."""
-        if not self._can_draft(ids, 1):
-            return Shortlists(None, self.tokens([]))
-        rows = self.logits(ids, last=back + 1).astype(mx.float32)
+    def start_shortlists(
+        self, ids: Sequence[DraftId], back: int, ahead: TokenTree[DraftId] = EMPTY_TREE
+    ) -> Shortlists:
+        """Start one pass for lists of what may follow `ids` without its last 0, ..., `back` ids.
+
+        ahead: a tree after `ids` without its last `back` ids, which come first in it; the pass
+        reads it, too.
+        """
+        if not self._can_draft(ids, 1 + len(ahead)):
+            return Shortlists(None, self.tokens([]), None)
+        before = ids[: len(ids) - back]
+        rows = self.tree(before, ahead) if ahead else self.logits(ids, last=back + 1)
+        rows, further = rows[: back + 1].astype(mx.float32), rows[back + 1 :]
         logprobs = rows - mx.logsumexp(self._computed(rows), axis=-1, keepdims=True)
         self.start(logprobs)
-        return Shortlists(logprobs, self.tokens(list(ids[len(ids) - back :])))
+        return Shortlists(logprobs, self.tokens(list(ids[len(before) :])), further)
 
     def branch(
         self,
@@ -149,7 +157,18 @@ class DraftModelSession(ModelSession[DraftId]):
         if not self._can_draft(ids, len(tree) + 1):
             lists = 1 + len(tree) if computed is None else len(tree) - computed
             return lambda: [Shortlist([], [], 0.0)] * lists
-        rows = self._computed(self.tree(ids, tree, computed))
+        return self.listed(self.tree(ids, tree, computed), count, firsts, sampler, positions)
+
+    def listed(
+        self,
+        rows: Array,
+        count: int,
+        firsts: FirstIds | None = None,
+        sampler: Sampling | None = None,
+        positions: Sequence[int] = (),
+    ) -> Callable[[], list[Shortlist]]:
+        """List the top `count` ids of each of a pass's rows f[n, vocabulary]; see `branch`."""
+        rows = self._computed(rows)
         onto = None if firsts is None else self._project(firsts, rows)
         rows = rows if onto is None else rows + onto.mask
         logprobs = rows - mx.logsumexp(rows, axis=-1, keepdims=True)
@@ -204,10 +223,11 @@ class Shortlists:
 
     logprobs: f[1 + back, vocabulary]; the last row is the one with no id taken back. None where the
     context is full. tail: the ids u32[back] that are taken back, in their order in the text.
+    ahead: the rows f[n, vocabulary] of what was read besides the text.
     """
 
-    def __init__(self, logprobs: Array, tail: Array) -> None:
-        self._logprobs, self._tail = logprobs, tail
+    def __init__(self, logprobs: Array, tail: Array, ahead: Array) -> None:
+        self._logprobs, self._tail, self.ahead = logprobs, tail, ahead
 
     def among(
         self, allowed: Sequence[NDArray[np.uint32]], count: int

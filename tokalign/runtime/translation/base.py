@@ -31,11 +31,13 @@ class Asked(NamedTuple):
     alternatives: how many ids may be proposed besides one for each pass, so that passes extend
     several branches; 0 for a target that cannot verify a tree.
     learned: gives the probabilities that the draft model does not state.
+    guesses: gives what others expect after the text, for a first pass that reads that, too.
     """
 
     steps: int
     alternatives: int
     learned: Learned
+    guesses: Callable[[], TokenTree[TargetId]] = lambda: EMPTY_TREE
 
 
 class Translation(Protocol):

@@ -17,8 +17,8 @@ from tokalign.runtime.rounds import Proposal
 from tokalign.runtime.translation.base import Asked, Pair, chain_with_leaves
 from tokalign.runtime.translation.committed_text import DraftText, map_specials
 from tokalign.runtime.translation.growth import TEXT, Extension, ModelTree, Node, can_grow, join
+from tokalign.runtime.translation.read_ahead import ahead_by_token
 from tokalign.tables.alignment import NO_TOKEN, Intersection
-from tokalign.tables.token_tree import EMPTY_TREE
 from tokalign.tokenizer.vocabulary import DraftId, TargetId, token_bytes
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class ByToken:
         self._text.follow(ids)
         own, firsts, sampler = self._text.ids, self._shared.first_ids, self._sampler
         if can_grow(session, sampler, asked.alternatives):
-            return self._grow(session, len(ids), asked.steps)
+            return self._grow(session, len(ids), asked)
         masked_out = 0
         if sampler is None:
             drafted, masked_out = session.draft(own, asked.steps, firsts)
@@ -73,26 +73,33 @@ class ByToken:
         chain = cast("list[TargetId]", list(known))
         return Proposal(tree=chain_with_leaves(chain, asked.learned), counts=counts)
 
-    def _grow(self, session: DraftModelSession, start: int, steps: int) -> Proposal:
+    def _grow(self, session: DraftModelSession, start: int, asked: Asked) -> Proposal:
         """A tree: the first pass lists what may follow the text, further ones what follows that."""
         sampler, firsts, ids = self._sampler, self._shared.first_ids, self._text.ids
-        [found] = session.branch(ids, EMPTY_TREE, None, _ROOTS, firsts, sampler, [start])()
-        listed = zip(found.logprobs, found.ids, strict=True)
+        ahead = ahead_by_token(asked.guesses(), self._draft_of)
+        positions = [start, *[start + count for count in ahead.positions]]
+        listed = session.branch(ids, ahead.tree, None, _ROOTS, firsts, sampler, positions)
+        found, *known = listed()
         roots = [
             Node(logprob, -1, 0, token, *self._extend(TEXT, token))
-            for logprob, token in sorted(listed, reverse=True)
+            for logprob, token in sorted(zip(found.logprobs, found.ids, strict=True), reverse=True)
         ]
         growth = ModelTree(
             session,
             ids,
             roots,
-            steps - 1,
+            asked.steps - 1,
             extend=self._extend,
             sampler=sampler,
             start=start,
             firsts=firsts,
+            ahead=ahead,
+            known=known,
         )
         return Proposal(tree=join(growth.finish()))
+
+    def _draft_of(self, token: TargetId) -> DraftId | None:
+        return self._shared.draft_of(token) if token < len(self._shared.target_to_draft) else None
 
     def _extend(self, node: Node, token: DraftId) -> Extension:
         """See `growth.Extend`. The tree ends after an id that stands for none."""

@@ -9,9 +9,10 @@ It needs three things together (`docs/alignment.md`):
 * *Merge sites masked*: a continuation that the last committed id would absorb contradicts the
   target's own boundary and is passed over.
 
-The draft model then goes on after several of the most probable covers at once and grows a tree
-(`growth.py`): where a draft model is wrong, its second or third guess is often right. The host
-waits for the device once for each pass, and does what needs no answer while a pass is under way.
+The same pass reads what the free sources expect after the text (`read_ahead.py`). The draft model
+then goes on after several of the most probable covers at once and grows a tree (`growth.py`): where
+a draft model is wrong, its second or third guess is often right. The host waits for the device once
+for each pass, and does what needs no answer while a pass is under way.
 Where the target or the draft model's cache takes no tree, the draft is a chain: the draft model
 goes on after the most probable next target token alone. All of its passes are queued at once, so
 that the host waits twice, for the covers and for the whole chain.
@@ -26,7 +27,7 @@ Tokenized Language Models" (Phan et al., 2024), cut to J + 1 positions.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING
@@ -35,13 +36,22 @@ from tokalign.runtime.rounds import Array, Proposal
 from tokalign.runtime.translation.base import Asked, Pair, chain_with_leaves
 from tokalign.runtime.translation.committed_text import Boundary, DraftText
 from tokalign.runtime.translation.covers import CandidateCovers, CoverTranslator
-from tokalign.runtime.translation.growth import LEAST_NODE, WIDTH, ModelTree, Node, can_grow, join
+from tokalign.runtime.translation.growth import (
+    CHILDREN,
+    LEAST_NODE,
+    WIDTH,
+    ModelTree,
+    Node,
+    can_grow,
+    join,
+)
+from tokalign.runtime.translation.read_ahead import NOTHING_AHEAD, Ahead, ahead_by_text
 from tokalign.tables.alignment import Alignment, FirstIds
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
 if TYPE_CHECKING:
-    from tokalign.runtime.mlx.draft_session import DraftModelSession
+    from tokalign.runtime.mlx.draft_session import DraftModelSession, Shortlist
     from tokalign.runtime.mlx.sampling import Sampling
 
 
@@ -89,11 +99,15 @@ class ExactTranslation:
     def draft(self, ids: Sequence[TargetId], session: DraftModelSession, asked: Asked) -> Proposal:
         self._text.follow(ids)
         sampler, pending = self._sampler, self._pending_bytes()
-        rows = session.start_shortlists(self._text.ids, len(pending) - 1)
+        grows = can_grow(session, sampler, asked.alternatives)
+        tail, ahead = self._text.ids[len(self._text.ids) - len(pending) + 1 :], NOTHING_AHEAD
+        if grows and (guesses := asked.guesses()):
+            ahead = ahead_by_text(guesses, self._pair, tail, pending)
+        rows = session.start_shortlists(self._text.ids, len(tail), ahead.tree)
         # From here to `lists()` the draft model's pass is under way.
         extending = self._alignment.healing.extending
         lists = rows.among([extending(data) for data in pending[1:]], _LISTED)
-        grows = can_grow(session, sampler, asked.alternatives)
+        known = self._listed(session, rows.ahead, len(ids), ahead)
         self._boundary.follow(ids)
         noise = None if sampler is None else sampler.noise_at(len(ids), self._target_ids)
         if noise is not None:  # of the first choice; it is computed together with the pass
@@ -106,7 +120,8 @@ class ExactTranslation:
         if not covers.translated:
             tree, back = EMPTY_TREE, 0
         elif grows:
-            tree, back = self._grow(covers, session, len(ids), asked.steps - 1, noise)
+            steps = asked.steps - 1
+            tree, back = self._grow(covers, session, len(ids), steps, noise, ahead, known)
         else:
             ranked = self._rank(covers, ids, noise)
             found, back = self._chain(covers, ranked, session, ids, asked.steps - 1, counts)
@@ -124,18 +139,19 @@ class ExactTranslation:
         start: int,
         steps: int,
         noise: Array | None,
+        ahead: Ahead,
+        known: Callable[[], list[Shortlist]],
     ) -> tuple[TokenTree[TargetId], int]:
         """A tree after the most probable covers, and how many tokens the most probable one takes
-        back. start: how many ids are committed."""
-        known, sampler = len(covers.translated), self._sampler
+        back. start: how many ids are committed. ahead, known: as of `ModelTree`."""
+        begun, sampler = len(covers.translated), self._sampler
         if sampler is None:
             # Longer texts may show what a doubtful cover stands for.
             roots = [*covers.translated, *covers.doubtful]
             roots.sort(key=attrgetter("logprob"), reverse=True)
-            least, firsts = covers.possible * LEAST_NODE, None
+            least = covers.possible * LEAST_NODE
         else:
-            roots = covers.expected(sampler, noise)
-            least, firsts = LEAST_NODE, self._firsts
+            roots, least = covers.expected(sampler, noise), LEAST_NODE
         growth = ModelTree(
             session,
             self._text.ids,
@@ -144,12 +160,14 @@ class ExactTranslation:
             extend=self._translator.extend,
             sampler=sampler,
             start=start,
-            firsts=firsts,
+            firsts=self._tree_firsts,
             least=least,
+            ahead=ahead,
+            known=known(),
         )
         # While the first of these passes runs, look at the other covers.
         covers.look()
-        growth.nodes += covers.translated[known:]
+        growth.nodes += covers.translated[begun:]
         possible = covers.possible if sampler is None else 1.0
         return join(growth.finish(), possible), roots[0].back
 
@@ -174,6 +192,20 @@ class ExactTranslation:
         if sampler is not None and sampler.needs_history:  # it is known of shared ids alone
             return self._pair.with_roles(shared).first_ids
         return self._pair.first_ids(shared)
+
+    @property
+    def _tree_firsts(self) -> FirstIds | None:
+        """What the ids of a tree compete by: themselves, where the target takes its argmax."""
+        return None if self._sampler is None else self._firsts
+
+    def _listed(
+        self, session: DraftModelSession, rows: Array, start: int, ahead: Ahead
+    ) -> Callable[[], list[Shortlist]]:
+        """What follows each of the ids ahead. rows: of these."""
+        if not ahead.tree or rows is None:
+            return list
+        positions = [start + count for count in ahead.positions]
+        return session.listed(rows, CHILDREN, self._tree_firsts, self._sampler, positions)
 
     # -- chains ------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from math import exp, log
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from tokalign.runtime.translation.base import SOURCE
+from tokalign.runtime.translation.read_ahead import NOTHING_AHEAD, Ahead
 from tokalign.tables.alignment import FirstIds
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
@@ -75,6 +76,7 @@ class ModelTree:
     its argmax. firsts: as for `DraftModelSession.branch`. least: nodes of a lower probability are
     dropped.
     width, children: how many nodes a pass goes on after, and how many ids are listed after each.
+    ahead, known: what the latest pass has read besides the text, and what follows each id of it.
     """
 
     def __init__(
@@ -91,6 +93,8 @@ class ModelTree:
         least: float = LEAST_NODE,
         width: int = WIDTH,
         children: int = CHILDREN,
+        ahead: Ahead = NOTHING_AHEAD,
+        known: Sequence[Shortlist] = (),
     ) -> None:
         self._session, self._sampler, self._firsts, self._start_at = session, sampler, firsts, start
         self._width, self._children, self._extend = width, children, extend
@@ -98,15 +102,17 @@ class ModelTree:
         self.nodes = list(roots)
         self._untranslated = set[int]()
         self._end = 0  # of the most probable chain
-        chosen = self._most_probable(range(len(roots)))
+        self._open = {*range(len(roots))}  # the nodes that no pass has gone on after
         # The ids that a branch takes back become the first ids of the tree in the draft's cache,
         # and branches begin after them.
-        self._back = max([self.nodes[index].back for index in chosen], default=0)
+        likely = [self.nodes[index].back for index in self._most_probable()]
+        self._back = ahead.back if ahead.tree else max(likely, default=0)
         self._before = ids[: len(ids) - self._back]
         self._tokens = list(ids[len(ids) - self._back :])
         self._parents = list(range(-1, self._back - 1))
         self._row: dict[int, int] = {}  # of a node in that tree
-        self._pending = self._start(chosen)
+        self._go_on_ahead(ahead, known)
+        self._pending = self._start()
 
     def finish(self) -> list[Node]:
         """Wait for all passes. Returns: the nodes, parents before their children."""
@@ -115,13 +121,27 @@ class ModelTree:
             begin = len(self.nodes)
             for index, found in zip(chosen, pending(), strict=True):
                 self._add(index, found)
-            added = range(begin, len(self.nodes))
-            self._untranslated = set(added)
+            self._open = {*range(begin, len(self.nodes))}
             # Few of them are needed for the next pass; the others are translated while it runs.
-            self._pending = self._start(self._most_probable(added)) if self._steps else None
-            for index in added:
-                self._translated(index)
+            self._pending = self._start()
+            self._translate()
+        self._translate()
         return self.nodes
+
+    def _go_on_ahead(self, ahead: Ahead, known: Sequence[Shortlist]) -> None:
+        """Add what follows the nodes that have been read already."""
+        self._tokens += ahead.tree.ids[self._back :]
+        self._parents += ahead.tree.parents[self._back :]
+        read = zip(self._parents, self._tokens, strict=True)
+        rows = {key: row for row, key in enumerate(read) if row >= self._back}
+        index = 0
+        while rows and index < len(self.nodes):
+            row = rows.get((self._row_before(index), self.nodes[index].token))
+            if row is not None and self._translated(index).goes_on:
+                self._row[index] = row
+                self._open.remove(index)
+                self._add(index, known[row - self._back])
+            index += 1
 
     def _add(self, index: int, found: Shortlist) -> None:
         node, on_chain = self.nodes[index], index == self._end
@@ -131,6 +151,8 @@ class ModelTree:
             if goes_on_chain:
                 self._end = len(self.nodes)
             if goes_on_chain or reached >= self._least:
+                self._open.add(len(self.nodes))
+                self._untranslated.add(len(self.nodes))
                 self.nodes.append(Node(reached, index, 0, token, b"", None))
 
     def _translated(self, index: int) -> Node:
@@ -141,25 +163,32 @@ class ModelTree:
             node = self.nodes[index] = Node(*node[:4], *text)
         return node
 
-    def _most_probable(self, among: Sequence[int]) -> list[int]:
+    def _translate(self) -> None:
+        for index in sorted(self._untranslated):
+            self._translated(index)
+
+    def _row_before(self, index: int) -> int:
+        """The row that a node's own one follows."""
+        node = self.nodes[index]
+        return self._back - node.back - 1 if node.parent < 0 else self._row[node.parent]
+
+    def _most_probable(self) -> list[int]:
         """The nodes to go on after: the end of the most probable chain, then by probability."""
-        ranked = sorted(among, key=lambda index: (index != self._end, -self.nodes[index].logprob))
+        nodes = self.nodes
+        ranked = sorted(self._open, key=lambda index: (index != self._end, -nodes[index].logprob))
         going_on = (index for index in ranked if self._translated(index).goes_on)
         return list(islice(going_on, self._width))
 
-    def _start(
-        self, chosen: Sequence[int]
-    ) -> tuple[Sequence[int], Callable[[], list[Shortlist]]] | None:
-        """Begin the pass over the rows of these nodes, if one is left."""
-        if not chosen or not self._steps:
+    def _start(self) -> tuple[Sequence[int], Callable[[], list[Shortlist]]] | None:
+        """Begin a pass over the rows of the most probable nodes, if one is left."""
+        if not self._steps or not (chosen := self._most_probable()):
             return None
         self._steps -= 1
         computed = len(self._tokens)
         for index in chosen:
-            node = self.nodes[index]
-            follows = self._back - node.back - 1 if node.parent < 0 else self._row[node.parent]
+            follows = self._row_before(index)
             self._row[index] = len(self._tokens)
-            self._tokens.append(node.token)
+            self._tokens.append(self.nodes[index].token)
             self._parents.append(follows)
         return chosen, self._session.branch(
             self._before,
