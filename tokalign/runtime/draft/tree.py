@@ -27,8 +27,7 @@ from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
 _MOST_READ, _LEAST_READ = 8, 0.1
-"""How many ids of the sources a draft model reads at most, and how probable each of them has to be:
-they cost its pass a seventh."""
+"""How many ids of the sources a draft model may read, and how probable each of them has to be."""
 
 FREE_ROWS = Costs(rows=(1.0,))
 """Costs under which any number of rows takes one pass, as emulators count."""

@@ -20,6 +20,11 @@ from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.vocabulary import DraftId, TargetId, token_bytes
 
 
+MOST_ROWS = 8
+"""Rows of a first pass that reads ahead: eight take a draft model on a CPU a seventh more than one,
+eleven 60 % more (`lab/results/real-models.md`)."""
+
+
 class Ahead(NamedTuple):
     """Ids that a pass reads, as a tree after the text without its last `back` ids, which come first
     in it. positions: after each of the others, how many target ids have come since the text."""
@@ -41,10 +46,11 @@ class _Growing:
         self._positions: list[int] = []
         self._place: dict[tuple[int, DraftId], int] = {}
 
-    def add(self, parent: int, token: DraftId, position: int) -> int:
-        """The index of the id that follows the one at `parent`."""
-        place = self._place.setdefault((parent, token), len(self._ids))
-        if place == len(self._ids):
+    def add(self, parent: int, token: DraftId, position: int) -> int | None:
+        """The index of the id that follows the one at `parent`; None where there is no room."""
+        place = self._place.get((parent, token))
+        if place is None and len(self._ids) + 1 < MOST_ROWS:
+            place = self._place[parent, token] = len(self._ids)
             self._ids.append(token)
             self._parents.append(parent)
             self._positions.append(position)
@@ -73,16 +79,18 @@ def ahead_by_text(
     for guess, parent in zip(guesses.ids, guesses.parents, strict=True):
         data, before = token_bytes(spelled, guess), () if parent < 0 else paths[parent]
         paths.append((*before, data) if data and (before or parent < 0) else ())
-    for path in filter(None, paths):
+    for path in filter(None, [paths[index] for index in _likeliest_first(guesses)]):
         ids = pair.draft.encoder.encode(pending[back] + b"".join(path))
         kept = next((i for i, token in enumerate(tail) if token not in ids[i : i + 1]), back)
         left = pending[back - kept]  # that the first new id takes back
         if kept == len(ids) or not own[ids[kept]].startswith(left):
             continue
-        ends, last, at = [*accumulate(map(len, path))], kept - 1, -len(left)
+        ends, at = [*accumulate(map(len, path))], -len(left)
+        last: int | None = kept - 1
         for token in ids[kept:]:
             at += len(own[token])
-            last = growing.add(last, token, 1 + bisect_left(ends, at))
+            if last is not None:
+                last = growing.add(last, token, 1 + bisect_left(ends, at))
     return growing.done()
 
 
@@ -90,11 +98,18 @@ def ahead_by_token(
     guesses: TokenTree[TargetId], draft_of: Callable[[TargetId], DraftId | None]
 ) -> Ahead:
     """Guesses whose ids are the draft's. draft_of: None for one that the draft lacks."""
-    growing, places, depths = _Growing(()), list[int | None](), guesses.depths
-    for guess, parent, depth in zip(guesses.ids, guesses.parents, depths, strict=True):
-        token, last = draft_of(guess), -1 if parent < 0 else places[parent]
+    growing, places, depths = _Growing(()), dict[int, int | None]({-1: -1}), guesses.depths
+    for index in _likeliest_first(guesses):
+        token, last = draft_of(guesses.ids[index]), places[guesses.parents[index]]
         if token is None or last is None:
-            places.append(None)
+            places[index] = None
         else:
-            places.append(growing.add(last, token, depth))
+            places[index] = growing.add(last, token, depths[index])
     return growing.done()
+
+
+def _likeliest_first(guesses: TokenTree[TargetId]) -> list[int]:
+    """The indices of guesses, those first that are most probably reached: parents come before their
+    children, which are no likelier."""
+    reached = guesses.reached
+    return sorted(range(len(reached)), key=lambda index: -reached[index])
