@@ -82,6 +82,41 @@ def test_large_schemas_are_refused(schema: Schema, bound: str) -> None:
         Grammar.json_schema(schema, strict=False)
 
 
+def doubling(count: int, name: str, link: Callable[[Schema], Schema]) -> dict[str, Schema]:
+    """Objects with two properties each, which lead to the next one."""
+    names = {
+        f"{name}{n}": {
+            "properties": {key: link({"$ref": f"#/$defs/{name}{n + 1}"}) for key in "xy"}
+        }
+        for n in range(count)
+    }
+    return {**names, f"{name}{count}": {"type": "object"}}
+
+
+def test_what_doubles_where_schemas_are_merged_is_left_out_or_refused() -> None:
+    """24 levels in 2 KB took the memory of any machine, and so did 30 patterns for one text."""
+
+    def nested(count: int) -> Schema:
+        both = doubling(count, "a", lambda one: {"allOf": [one, {"required": ["x"]}]})
+        return {"$ref": "#/$defs/a0", "$defs": both}
+
+    def met(count: int) -> Schema:
+        both = doubling(count, "a", dict) | doubling(count, "b", dict)
+        return {"allOf": [{"$ref": "#/$defs/a0"}, {"$ref": "#/$defs/b0"}], "$defs": both}
+
+    for make in (nested, met):
+        assert Grammar.json_schema(make(5)).ignored == ()
+        assert any(
+            path.endswith("allOf") for path in Grammar.json_schema(make(24), strict=False).ignored
+        )
+        with pytest.raises(UsageError, match="more than 20,000 schemas are written out"):
+            Grammar.lark(f"start: %json {json.dumps(make(24))}")
+    patterns = [{"pattern": f"{n}.*x"} for n in range(30)]
+    with pytest.raises(UsageError, match="has to match 30 patterns; the maximum is 12"):
+        Grammar.json_schema({"type": "string", "allOf": patterns})
+    assert Grammar.json_schema({"type": "string", "allOf": patterns[:4]})
+
+
 @pytest.mark.parametrize(
     ("make", "bound"),
     [

@@ -17,6 +17,7 @@ from urllib.parse import unquote
 from tokalign.errors import UsageError, shown
 from tokalign.runtime.grammar.bounds import SchemaBounds, is_number, parsed
 from tokalign.runtime.grammar.matcher import first_line, invalid
+from tokalign.runtime.grammar.merging import merged_too_much
 from tokalign.runtime.grammar.numbers import held, is_exact
 from tokalign.runtime.grammar.objects import are_told_apart
 
@@ -64,6 +65,8 @@ def json_part(
     for alone in (0, 1, len(_REFERRING)):
         reader = _Reader(document, strict=strict, alone=alone)
         made = reader.document(read)
+        if wrong := merged_too_much(made):
+            continue
         wrong, warnings = invalid(json.dumps({"grammars": [{"json_schema": made}]}))
         if "circular references with sibling keys" not in wrong:
             break
@@ -83,7 +86,8 @@ def check_schema(schema: Any) -> None:
     that llguidance, which gets it as it is, does not hold."""
     document = parsed(schema)
     reader = _Reader(document, strict=False)
-    reader.document(document)
+    if wrong := merged_too_much(reader.document(document)):
+        raise UsageError(f"the JSON schema cannot be used: {wrong}")
     for path in reader.inexact:
         raise UsageError(f"{path} in the JSON schema has a number that no grammar holds exactly")
 
