@@ -32,7 +32,7 @@ from tokalign.runtime.draft.costs import BARE, KEEPING, MAX_DRAFT, MAX_IDS, Lear
 from tokalign.runtime.draft.knowledge import ALONE, NO_TIME, Knowledge, ModelKnowledge
 from tokalign.runtime.draft.losses import Losses
 from tokalign.runtime.draft.neural import ModelDrafter
-from tokalign.runtime.draft.tree import TreeDrafter
+from tokalign.runtime.draft.tree import MOST_READ, TreeDrafter
 from tokalign.runtime.rounds import Context, Drafter, Proposal, Round
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
@@ -335,13 +335,14 @@ class Controller(Drafter):
         """The draft of a model that is expected to be best, beside what the free sources offer.
         luck: see `ModelWorth.best`."""
         times = model.times(min(limit, MAX_DRAFT), self._row)
+        most_ahead = MOST_READ if model.drafter.reads_ahead else 0.0
         return model.known.worth.best(
             self.costs,
             times,
             model.acceptance,
             steps=model.drafter.steps if self._fixed else None,
             beside=beside,
-            ahead=max(0.0, beside.tokens - 1.0) if model.drafter.reads_ahead else 0.0,
+            ahead=min(max(0.0, beside.tokens - 1.0), most_ahead),
             luck=luck,
         )
 

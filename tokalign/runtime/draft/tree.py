@@ -26,8 +26,9 @@ from tokalign.runtime.rounds import UNBOUNDED, Context, Drafter, Proposal, Round
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
-_MOST_READ, _LEAST_READ = 8, 0.1
-"""How many ids of the sources a draft model may read, and how probable each of them has to be."""
+MOST_READ, _LEAST_READ = 5, 0.1
+"""How many ids of the sources a draft model may read, and how probable each of them has to be. With
+the end of the text they make a pass of eight rows (`translation/read_ahead.py`)."""
 
 FREE_ROWS = Costs(rows=(1.0,))
 """Costs under which any number of rows takes one pass, as emulators count."""
@@ -85,7 +86,7 @@ class TreeDrafter(Drafter):
         self._growth: Growth | None = None
         self._emitted: list[TargetId] = []  # that nothing was learned from yet
         self._answers: Sequence[Answer] = ()  # the latest ones
-        self._joined = _MOST_READ  # ids of the latest tree that these joined
+        self._joined = MOST_READ  # ids of the latest tree that these joined
 
     @property
     def can_offer(self) -> bool:
@@ -122,7 +123,7 @@ class TreeDrafter(Drafter):
         growth = self._grow(self._place, self._joined, self._answers)
         likely = 0
         while growth.next_reached() and len(growth.ids) < self._joined:
-            likely += likely < _MOST_READ and growth.next_reached() >= _LEAST_READ
+            likely += likely < MOST_READ and growth.next_reached() >= _LEAST_READ
             growth.grow()
         return growth.first(likely)
 

@@ -19,7 +19,6 @@ from tokalign.runtime.translation.base import SOURCE, Pair
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.vocabulary import DraftId, TargetId, token_bytes
 
-
 MOST_ROWS = 8
 """Rows of a first pass that reads ahead: eight take a draft model on a CPU a seventh more than one,
 eleven 60 % more (`lab/results/real-models.md`)."""
