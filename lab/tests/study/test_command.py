@@ -45,9 +45,9 @@ def study(*arguments: str | Path) -> Result:
     return CliRunner().invoke(command, [*map(str, arguments)])
 
 
-def briefly(target: Any, draft: Any, *, budget: float) -> CostCurve:
+def briefly(target: Any, draft: Any, ids: Any, *, budget: float) -> CostCurve:
     assert budget > 0
-    return measure_curve(target, draft, budget=4.0, rows=(1, 2, 4, 8, 3))
+    return measure_curve(target, draft, ids, budget=4.0, rows=(1, 2, 4, 8, 3))
 
 
 @pytest.fixture(scope="module")
