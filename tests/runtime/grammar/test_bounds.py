@@ -111,6 +111,24 @@ def test_what_doubles_where_schemas_are_merged_is_left_out_or_refused() -> None:
         )
         with pytest.raises(UsageError, match="more than 20,000 schemas are written out"):
             Grammar.lark(f"start: %json {json.dumps(make(24))}")
+    named = {"properties": {key: {"type": "object"} for key in "xy"}}
+    listed = {"prefixItems": [{"type": "array"}, {"type": "array"}]}
+    for given, others in (
+        (named, lambda one: {"additionalProperties": one}),
+        (named, lambda one: {"patternProperties": {"^[xy]$": one}}),
+        (listed, lambda one: {"items": one}),
+    ):
+
+        def unnamed(count: int, given: Schema = given, others: Any = others) -> Schema:
+            names = {
+                f"a{n}": {"allOf": [given, others({"$ref": f"#/$defs/a{n + 1}"})]}
+                for n in range(count)
+            }
+            return {"$ref": "#/$defs/a0", "$defs": {**names, f"a{count}": {"type": "object"}}}
+
+        assert Grammar.json_schema(unnamed(5)).ignored == ()
+        with pytest.raises(UsageError, match="more than 20,000 schemas are written out"):
+            Grammar.json_schema(unnamed(24), strict=False)
     patterns = [{"pattern": f"{n}.*x"} for n in range(30)]
     with pytest.raises(UsageError, match="has to match 30 patterns; the maximum is 12"):
         Grammar.json_schema({"type": "string", "allOf": patterns})

@@ -3,12 +3,21 @@ what stands beside a reference, property by property, however often the same sch
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from itertools import chain
+from typing import Any, TypeAlias
 
 _MOST_WRITTEN, _MOST_PATTERNS = 20_000, 12
-_INSIDE = ("items", "additionalItems", "additionalProperties")
+_LISTED = ("anyOf", "oneOf", "prefixItems", "items", "additionalItems", "additionalProperties")
+_OTHERS = {
+    "properties": ("patternProperties", "additionalProperties"),
+    "patternProperties": ("additionalProperties",),
+    "prefixItems": ("items", "additionalItems"),
+}
+"""What a schema says of names and items that it does not list, which others may."""
+
+_Place: TypeAlias = tuple[str, str]
+"""A keyword, and a name or number below it."""
 
 
 def merged_too_much(document: Mapping[str, Any]) -> str:
@@ -50,15 +59,14 @@ class _Written:
         if self._seen > _MOST_WRITTEN:
             return self._seen
         self.patterns = max(self.patterns, sum("pattern" in part for part in met))
-        inside = defaultdict[tuple[str, str], list[Any]](list)
-        for part in met:
-            for kind in ("properties", "patternProperties"):
-                for name, inner in part.get(kind, {}).items():
-                    inside[kind, name].append(inner)
-            for kind in ("anyOf", "oneOf", "prefixItems", *_INSIDE):
-                for number, inner in enumerate(_listed(part.get(kind))):
-                    inside[kind, str(number)].append(inner)
-        return len(met) + sum(map(self.size, inside.values()))
+        places = [_places(part) for part in met]
+        size = len(met)
+        for place in dict.fromkeys(chain.from_iterable(places)):
+            inner = [one for part in places for one in _said_of(place, part)]
+            size += self.size([one for one in inner if isinstance(one, dict) and one])
+            if self._seen > _MOST_WRITTEN:
+                return self._seen
+        return size
 
     def _joined(self, schemas: Iterable[Any]) -> Sequence[Mapping[str, Any]]:
         """Schemas and those that they are joined with, through references."""
@@ -72,8 +80,27 @@ class _Written:
         return [*met.values()]
 
 
-def _listed(value: Any) -> Sequence[Any]:
-    return value if isinstance(value, list) else [value]
+def _places(part: Mapping[str, Any]) -> dict[_Place, Any]:
+    """The schemas directly inside one."""
+    places: dict[_Place, Any] = {}
+    for kind in ("properties", "patternProperties"):
+        places |= {(kind, name): inner for name, inner in part.get(kind, {}).items()}
+    for kind in _LISTED:
+        value = part.get(kind)
+        if isinstance(value, list):
+            kind = "prefixItems" if kind == "items" else kind
+            places |= {(kind, str(number)): inner for number, inner in enumerate(value)}
+        elif value is not None:
+            places[kind, ""] = value
+    return places
+
+
+def _said_of(place: _Place, part: Mapping[_Place, Any]) -> Sequence[Any]:
+    """What a schema with these places says of one; all that it may say, if it does not list it."""
+    if place in part:
+        return [part[place]]
+    others = _OTHERS.get(place[0], ())
+    return [inner for (kind, _), inner in part.items() if kind in others] if others else []
 
 
 def _refers(schemas: Sequence[Any]) -> bool:
