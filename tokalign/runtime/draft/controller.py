@@ -335,7 +335,7 @@ class Controller(Drafter):
         """The draft of a model that is expected to be best, beside what the free sources offer.
         luck: see `ModelWorth.best`."""
         times = model.times(min(limit, MAX_DRAFT), self._row)
-        most_ahead = MOST_READ if model.drafter.reads_ahead else 0.0
+        most_ahead = MOST_READ if model.drafter.reads_ahead else 0
         return model.known.worth.best(
             self.costs,
             times,

@@ -149,7 +149,7 @@ class ModelDrafter(Drafter):
         self.reads_ahead = False
         """Whether the first pass of the latest draft could read what others expect, too."""
         self.read_ahead: TokenTree[TargetId] = EMPTY_TREE
-        """What it has read of that."""
+        """What it was given of that; its pass may have had no room for all."""
         self._acceptance = Acceptance()
         self._read = 0
         self._chain: TokenTree[TargetId] = EMPTY_TREE  # that was guessed in this round

@@ -105,8 +105,11 @@ class ModelTree:
         self._open = {*range(len(roots))}  # the nodes that no pass has gone on after
         # The ids that a branch takes back become the first ids of the tree in the draft's cache,
         # and branches begin after them.
-        likely = [self.nodes[index].back for index in self._most_probable()]
-        self._back = ahead.back if ahead.tree else max(likely, default=0)
+        if ahead.tree:
+            self._back = ahead.back
+        else:
+            likely = [self.nodes[index].back for index in self._most_probable()]
+            self._back = max(likely, default=0)
         self._before = ids[: len(ids) - self._back]
         self._tokens = list(ids[len(ids) - self._back :])
         self._parents = list(range(-1, self._back - 1))
@@ -116,6 +119,7 @@ class ModelTree:
 
     def finish(self) -> list[Node]:
         """Wait for all passes. Returns: the nodes, parents before their children."""
+        self._translate()
         while self._pending is not None:
             chosen, pending = self._pending
             begin = len(self.nodes)
@@ -125,7 +129,6 @@ class ModelTree:
             # Few of them are needed for the next pass; the others are translated while it runs.
             self._pending = self._start()
             self._translate()
-        self._translate()
         return self.nodes
 
     def _go_on_ahead(self, ahead: Ahead, known: Sequence[Shortlist]) -> None:

@@ -15,11 +15,12 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
+from tokalign.runtime.rounds import common_prefix
 from tokalign.runtime.translation.base import SOURCE, Pair
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.vocabulary import DraftId, TargetId, token_bytes
 
-MOST_ROWS = 8
+_MOST_ROWS = 8
 """Rows of a first pass that reads ahead: eight take a draft model on a CPU a seventh more than one,
 eleven 60 % more (`lab/results/real-models.md`)."""
 
@@ -48,7 +49,7 @@ class _Growing:
     def add(self, parent: int, token: DraftId, position: int) -> int | None:
         """The index of the id that follows the one at `parent`; None where there is no room."""
         place = self._place.get((parent, token))
-        if place is None and len(self._ids) + 1 < MOST_ROWS:
+        if place is None and len(self._ids) + 1 < _MOST_ROWS:
             place = self._place[parent, token] = len(self._ids)
             self._ids.append(token)
             self._parents.append(parent)
@@ -65,7 +66,7 @@ class _Growing:
 
 
 def ahead_by_text(
-    guesses: TokenTree[TargetId], pair: Pair, tail: Sequence[DraftId], pending: Sequence[bytes]
+    guesses: TokenTree[TargetId], pair: Pair, tail: list[DraftId], pending: Sequence[bytes]
 ) -> Ahead:
     """Guesses as the draft's tokenizer spells them after the text.
 
@@ -80,7 +81,7 @@ def ahead_by_text(
         paths.append((*before, data) if data and (before or parent < 0) else ())
     for path in filter(None, [paths[index] for index in _likeliest_first(guesses)]):
         ids = pair.draft.encoder.encode(pending[back] + b"".join(path))
-        kept = next((i for i, token in enumerate(tail) if token not in ids[i : i + 1]), back)
+        kept = common_prefix(ids, tail)
         left = pending[back - kept]  # that the first new id takes back
         if kept == len(ids) or not own[ids[kept]].startswith(left):
             continue
