@@ -76,6 +76,18 @@ def test_a_user_is_told_if_most_rounds_were_plain() -> None:
     assert "1.24 plain passes" in told
 
 
+def test_rows_are_priced_by_the_cheapest_count_that_holds_them() -> None:
+    """Four rows take no longer than one, and eight little longer, where matrices are cut in fours:
+    three ids have the price of four rows, and what joins seven ids beside it that of eight."""
+    rows = 1.0, 1.0, 1.3, 0.95, 1.2, 1.25, 1.5, 1.1, 1.4, 1.45, 1.7, 1.3
+    model, costs = ModelWorth(Acceptance(start=0.5)), costs_of(*rows)
+    two = model.best(costs, drafts_of(0.1), steps=2)
+    assert two.rate == pytest.approx(two.tokens / (0.95 + 0.2))
+    beside = Plan(7, 1.6 / 1.1, 1.6)
+    joined = model.best(costs, drafts_of(0.1), steps=1, beside=beside)
+    assert joined.rate == pytest.approx(joined.tokens / (1.1 + 0.1))
+
+
 @given(st.floats(0.05, 0.9), st.integers(0, 3), st.floats(0.0, 0.99))
 def test_right_ids_that_a_pass_reads_ahead_count_as_passes(
     right: float, ahead: int, part: float

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from tokalign.runtime.draft.costs import MAX_DRAFT, Costs, LearnedCosts, PassTimes, Plan
 from tokalign.runtime.draft.losses import Losses
@@ -101,19 +102,20 @@ class ModelWorth:
         fixed = None if steps is None else min(steps, len(drafts))
         most, (further, part) = fixed or len(drafts), divmod(ahead, 1.0)
         known = (acceptance or self.acceptance).probabilities(most + int(further) + 1)
-        times = costs.by_proposed(2 * most)
+        # Where more rows take less than fewer, as on hardware with steps, there will be more.
+        by_proposed = costs.by_proposed(max(2 * most, beside.length) + 1)
+        times = [*accumulate(reversed(by_proposed), min)][::-1]
         free = max(1.0, 1.0 + _BESIDE * (beside.tokens - 1.0) + self._added)
         best, right, reached = Plan(0, 0.0), [0.0], 1.0
         for probability in known:
             reached *= min(max(probability + luck, 0.0), _MOST)
             right.append(right[-1] + reached)
-        least = beside.length + 1 if beside.length else 0
         for passes, draft in enumerate(drafts[:most], 1):
             depth = passes + int(further)
             tokens = free + right[depth] + part * (right[depth + 1] - right[depth])
             # In some rounds nothing of a draft is worth a row, so that less than one a pass is
             # verified in the mean. But whatever is accepted had a row.
-            proposed = max(passes * self._rows_per_pass, tokens - free, least)
+            proposed = max(passes * self._rows_per_pass, tokens - free, beside.length)
             whole = min(int(proposed), len(times) - 2)
             verified = times[whole] + (proposed - whole) * (times[whole + 1] - times[whole])
             rate = tokens / (verified + draft)
