@@ -54,6 +54,14 @@ def test_a_sample_text_is_in_the_language_that_is_asked_for() -> None:
     refused.is_refused(2, "no sample text in language crh", "FILE")
 
 
+def test_lines_of_a_text_that_cannot_be_read_are_skipped_as_build_does(tmp_path: Path) -> None:
+    text = tmp_path / "a.jsonl"
+    text.write_text('{"text": "Ala ma kota."}\nno JSON\n')
+    ended = run("check", "--target", DEMO / "target", text)
+    assert ended.code == 0, ended.err
+    assert ended.err.count(f"skipped {text}:2: not JSON") == 1
+
+
 def test_a_target_alone_is_judged_by_what_drafts_without_a_model() -> None:
     found = check("--target", "bielik")
     assert "No draft model is given" in found["verdict"]

@@ -113,6 +113,16 @@ def test_text_is_needed_to_train_and_not_to_estimate(target: Path, tmp_path: Pat
     assert tokalign("train", *given, "--dry-run").code == 0
 
 
+def test_lines_that_cannot_be_read_are_skipped_and_named_once(
+    target: Path, sentences: Path, tmp_path: Path
+) -> None:
+    texts = tmp_path / "a.txt"
+    texts.write_bytes(b"\xff\n" + sentences.read_bytes())
+    ended = run(target, texts, tmp_path / "drafter", "--epochs=1")
+    assert ended.code == 0, ended.err
+    assert ended.err.count(f"skipped {texts}:1: not UTF-8") == 1
+
+
 def test_what_cannot_be_trained_on_is_refused(
     target: Path, sentences: Path, tmp_path: Path
 ) -> None:

@@ -23,7 +23,7 @@ from tokalign.cli.command import (
     rare,
 )
 from tokalign.cli.options import FIELD, TRUST
-from tokalign.cli.output import note, note_problems, progress, show
+from tokalign.cli.output import note, progress, show, skipping_lines
 from tokalign.errors import UsageError
 from tokalign.runtime.options import take
 from tokalign.storage import POLISH
@@ -115,6 +115,7 @@ def command(
     if draft is None and not (dictionary_only or from_model or pack or from_pack):
         raise UsageError("an alignment needs a draft; give --draft NAME or --dictionary-only")
     writing, on_datatrove = take(Writing, values), engine == "datatrove"
+    from tokalign.build.cluster import log_problem
     from tokalign.build.corpus import Corpus
     from tokalign.build.dictionary.dictionary_bundle import BackoffOptions
     from tokalign.build.pack import PACK_BYTES
@@ -147,12 +148,13 @@ def command(
     require_outputs(builders)
     if not reads and files:
         note("an alignment is made of two tokenizers alone; the FILEs are not read")
-    corpus = reading.open(files, on_datatrove=on_datatrove) if reads else Corpus([])
-    try:
+    with skipping_lines() as skip:
         if on_datatrove:
+            corpus = reading.open(files, log_problem, on_datatrove=True)
             [path] = builders
             built = plan.count_on_datatrove(path, corpus, **values)
         else:
+            corpus = reading.open(files, skip, on_datatrove=False) if reads else Corpus([])
             built = build_tables(
                 corpus,
                 builders,
@@ -161,8 +163,6 @@ def command(
                     total, label, in_bytes=0 < corpus.size <= total
                 ),
             )
-    finally:  # if nothing could be read, they say why
-        note_problems([*reading.skipped.values()], "lines that cannot be read")
     for written in built.tables:
         if not written.entries and written.kind != "alignment":
             note(

@@ -8,7 +8,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ import click
 
 from tokalign.api.assemble import load_models
 from tokalign.build.alignment import build_alignment
-from tokalign.build.cluster import ClusterJob, log_problem, run_job
+from tokalign.build.cluster import ClusterJob, run_job
 from tokalign.build.compile_pack import compile_pack
 from tokalign.build.corpus import Corpus, Stage
 from tokalign.build.counting.workers import plan_processes
@@ -26,9 +26,9 @@ from tokalign.build.logits import build_logit_table
 from tokalign.build.pack import build_pack
 from tokalign.build.pipeline import Builder, BuildReport
 from tokalign.build.sources import CorpusFile, find_sources
-from tokalign.build.text_files import refuse
+from tokalign.build.text_files import Report, refuse
 from tokalign.cli.output import note, reading_stdin
-from tokalign.errors import CorpusError, UsageError
+from tokalign.errors import UsageError
 from tokalign.names.registry import Resolved, resolve_tokenizer
 from tokalign.storage import POLISH, sample_text
 from tokalign.tables.bundle import Bundle, read_bundle, read_header
@@ -195,15 +195,15 @@ class BuildPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class CorpusReading:
-    """How a corpus is read, as typed. skipped: messages about lines that cannot be read."""
+    """How a corpus is read, as typed."""
 
     weights: Sequence[str]
     on_invalid: str
-    skipped: dict[tuple[str | None, int | None], str] = field(default_factory=dict)
     field: str
 
-    def open(self, names: Sequence[str], *, on_datatrove: bool) -> Corpus:
-        """The corpus of these names, as in `find_sources`; without any, the bundled sample."""
+    def open(self, names: Sequence[str], skip: Report, *, on_datatrove: bool) -> Corpus:
+        """The corpus of these names, as in `find_sources`; without any, the bundled sample. skip:
+        takes lines that cannot be read."""
         if not names:
             names = (str(sample_text(POLISH)),)
             note(
@@ -211,16 +211,12 @@ class CorpusReading:
                 "real tables need FILEs of your own"
             )
         sources = find_sources(names, stdin=None if on_datatrove else _save_stdin, note=note)
-        skip = log_problem if on_datatrove else self._skip
         return Corpus(
             sources,
             field=self.field,
             weights=read_weights(self.weights, sources),
             report=refuse if self.on_invalid == "refuse" else skip,
         )
-
-    def _skip(self, problem: CorpusError) -> None:
-        self.skipped[problem.path, problem.line] = f"skipped {problem}"
 
 
 def _save_stdin() -> Path:

@@ -14,7 +14,7 @@ import click
 from tokalign.cli.calibrate import measure_shape
 from tokalign.cli.command import MODEL_NAME, NAME, Command, Option, flag
 from tokalign.cli.options import FIELD, HTML, TRUST
-from tokalign.cli.output import note, notes_last, paragraph, rows, show, table
+from tokalign.cli.output import note, notes_last, paragraph, rows, show, skipping_lines, table
 from tokalign.cli.texts import language_of_model
 from tokalign.errors import DisturbedError
 from tokalign.storage import LANGUAGES, parse_json, sample_text
@@ -92,7 +92,8 @@ def command(
         note(f"text -> the sample in {chosen}; --language or a FILE chooses another one")
     # With more text the shares hardly change.
     sources = find_sources([str(file or sample_text(chosen))], note=note)
-    lines = list(islice(Corpus(sources, field=field).lines(), 20_000))
+    with skipping_lines() as skip:
+        lines = list(islice(Corpus(sources, field=field, report=skip).lines(), 20_000))
     tables = open_dictionary(theirs, note=note)
     saving = measure_dictionaries(theirs, lines, tables, dictionary_of_lines)
     pair = theirs.fingerprint, "" if ours is None else ours.fingerprint

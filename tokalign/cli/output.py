@@ -17,7 +17,7 @@ from shutil import get_terminal_size
 from textwrap import fill
 from typing import Any, TextIO
 
-from tokalign.errors import OutputError, StdoutError, TokalignError, UsageError
+from tokalign.errors import CorpusError, OutputError, StdoutError, TokalignError, UsageError
 from tokalign.storage import DISK_ERRORS
 
 
@@ -242,6 +242,21 @@ def note_problems(problems: Sequence[str], what: str) -> None:
         note(problem)
     if len(problems) > 10:
         note(f"{len(problems) - 10} more {what}")
+
+
+@contextmanager
+def skipping_lines() -> Iterator[Callable[[CorpusError], None]]:
+    """Yields: the `Report` of a corpus that skips what cannot be read. When the body ends, however
+    it does, that is named, once."""
+    problems: dict[tuple[str | None, int | None], str] = {}
+
+    def skip(problem: CorpusError) -> None:
+        problems[problem.path, problem.line] = f"skipped {problem}"
+
+    try:
+        yield skip
+    finally:
+        note_problems([*problems.values()], "lines that cannot be read")
 
 
 @contextmanager

@@ -29,7 +29,7 @@ from tokalign.cli.command import (
     several,
 )
 from tokalign.cli.options import DRAFT, FIELD, MODEL, TARGET
-from tokalign.cli.output import note, paragraph, progress, rows, show, table
+from tokalign.cli.output import note, paragraph, progress, rows, show, skipping_lines, table
 from tokalign.cli.train_plan import (
     MOST_STATES_GB,
     RANK,
@@ -193,8 +193,8 @@ def command(
     plan = TrainPlan.of(draft, output, values)
     sources = find_sources(files, note=note)
     prompts = values["prompts"] and [values["prompts"]]
-    corpus = Corpus(sources, field=field)  # which looks for the files before hours of work
-    given = Corpus(prompts, field=field) if prompts else corpus
+    for named in (sources, prompts or []):
+        Corpus(named, field=field)  # which looks for the files before hours of work
     if dry_run:
         show({"target": target, "kind": plan.kind, **plan.estimated(target)})
         return
@@ -220,16 +220,19 @@ def command(
         require_target(begun, model)
     workspace = workspace or output.with_name(f"{output.name}.training")
     written = list[Corpus]()
-    if (writing := plan.writing) is not None:
-        texts = workspace / "written.jsonl"
-        how = partial(progress, unit="tokens")
-        labels = workspace / "held-out"
-        written = [write_texts(model, given, texts, writing, labels=labels, stage=how)]
-        sources.append(CorpusFile.of_path(texts))
-    labelled = plan.label(model, [Corpus(sources, field=field), *written], workspace)
-    learner = plan.learner(
-        model, labelled, partial(load_models, dtype=dtype, trust_remote_code=trust_remote_code)
-    )
+    with skipping_lines() as skip:
+        if (writing := plan.writing) is not None:
+            texts = workspace / "written.jsonl"
+            how = partial(progress, unit="tokens")
+            labels = workspace / "held-out"
+            given = Corpus(prompts or sources, field=field, report=skip)
+            written = [write_texts(model, given, texts, writing, labels=labels, stage=how)]
+            sources.append(CorpusFile.of_path(texts))
+        corpus = Corpus(sources, field=field, report=skip)
+        labelled = plan.label(model, [corpus, *written], workspace)
+        learner = plan.learner(
+            model, labelled, partial(load_models, dtype=dtype, trust_remote_code=trust_remote_code)
+        )
     name = model.name
     del model  # large, and a draft model is taught without it
     before = sum(learner.measure()) if plan.begins_trained else 0.0
