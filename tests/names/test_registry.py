@@ -51,6 +51,17 @@ def test_a_local_path_comes_first(tmp_path: Path) -> None:
         assert found.slug == tmp_path.name.lower()
 
 
+def test_a_folder_of_tables_with_an_alias_for_its_name_is_no_model(
+    offline: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bielik").mkdir()
+    (tmp_path / "bielik" / "pl.dictionary.tok").write_bytes(b"")
+    assert "mistral-common" in resolve_tokenizer("bielik").description
+    (tmp_path / "bielik" / "tokenizer.json").write_text(json.dumps(TINY))
+    assert resolve_tokenizer("bielik").folder == Path("bielik")
+
+
 def test_the_tables_of_the_current_folder_s_model_have_a_folder_of_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -83,7 +83,11 @@ def resolve(name: str, wanted: hub.Wanted) -> Location:
     """Find the folder with some files of what a name stands for, or download them. Raises: as
     `resolve_model`."""
     path = as_path(name)
-    if path.exists():
+    # `build --target bielik --output .` makes a folder of that name, which holds tables alone.
+    is_model = name.lower() not in aliases() or not all(
+        part.missing(path) for part in (hub.CONFIG, hub.TOKENIZER)
+    )
+    if path.exists() and is_model:
         if wanted.locally and not path.is_dir():
             raise MissingAssetError(f"{path} is a file; give {wanted.instead}")
         if wanted.locally and (missing := wanted.missing(path)):
