@@ -7,6 +7,7 @@ import socket
 import stat
 from contextlib import nullcontext
 from pathlib import Path
+from shutil import copytree, rmtree
 from typing import Any
 
 import pytest
@@ -348,6 +349,16 @@ def test_a_folder_that_is_gone_makes_nothing_be_forgotten(folder: Path, notes: C
     with pytest.raises(MissingAssetError, match="is not there"):
         again()
     assert content(notes) == before
+
+
+def test_a_model_that_is_gone_is_told_to_be_one_of_the_collection(
+    folder: Path, target: Path, tmp_path: Path
+) -> None:
+    other = copytree(target, tmp_path / "other-target")
+    learn("notes", folders=[folder], targets=[str(target), str(other)])
+    rmtree(other)
+    with pytest.raises(MissingAssetError, match=r"other-target .*tables forget notes, and learn"):
+        again()
 
 
 def test_what_is_missing_at_first_is_asked_for(folder: Path, target: Path) -> None:

@@ -194,7 +194,15 @@ def learn(
                 f"nothing was learned under the name {name} yet; give a {kind}, as in: "
                 f"tokalign learn FOLDER --name {name} --target NAME"
             )
-    models = _resolve(settings.targets)
+    try:
+        models = _resolve(settings.targets)
+    except MissingAssetError as error:
+        if targets:
+            raise
+        raise MissingAssetError(
+            f"{error}; {name} was learned for it: to leave it out, give tokalign tables forget "
+            f"{name}, and learn again for the others"
+        ) from error
     documents, skipped = find_documents([*map(Path, settings.folders)], settings.rules)
     seen = digest(
         [[os.fsencode(file.path), file.bytes, file.modified] for file in documents],
