@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from shlex import quote
+from urllib.parse import unquote
 
 from tokalign.errors import MissingAssetError, TokalignError
 from tokalign.storage import parse_json
@@ -44,8 +45,11 @@ def _requirement(extra: str) -> str:
 
     named = f"tokalign[{extra}]"
     try:
-        url = parse_json(distribution("tokalign").read_text("direct_url.json") or "{}").get("url")
+        origin = parse_json(distribution("tokalign").read_text("direct_url.json") or "{}")
+        url, system = origin.get("url"), origin.get("vcs_info", {}).get("vcs")
     except (PackageNotFoundError, ValueError, AttributeError):
-        url = None
-    is_there = url and (not url.startswith("file://") or Path(url[len("file://") :]).exists())
-    return f"{named} @ {url}" if is_there else named
+        url = system = None
+    place = unquote(url[len("file://") :]) if url and url.startswith("file://") else "/"
+    if not url or not Path(place).exists():
+        return named
+    return f"{named} @ {system}+{url}" if system else f"{named} @ {url}"

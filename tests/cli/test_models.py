@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import plistlib
 import shlex
@@ -9,6 +10,8 @@ import subprocess
 import sys
 from configparser import ConfigParser
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from command_lines import run
@@ -237,6 +240,7 @@ def test_a_home_is_found_where_no_shell_has_expanded_it(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("TOKALIGN_CONFIG", "~/tokalign.toml")
     (home / "sample.txt").write_text("Ala ma kota.\n")
     (home / "tokalign.toml").write_text('[check]\nhtml = "~/page.html"\n')
     run("check", "--target", DEMO / "target", "~/sample.txt", "--json")
@@ -290,6 +294,22 @@ def test_a_remedy_is_the_line_of_this_installation(
     assert "'tokalign[documents]" in install_line(extra="documents")
 
 
+def test_a_remedy_names_where_tokalign_was_installed_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is in no package index, so its name alone installs nothing."""
+    origin: dict[str, Any] = {}
+    installed = SimpleNamespace(read_text=lambda _name: json.dumps(origin))
+    monkeypatch.setattr("importlib.metadata.distribution", lambda _name: installed)
+    (tmp_path / "moje źródła").mkdir()
+    origin["url"] = (tmp_path / "moje źródła").as_uri()
+    assert install_line(extra="mlx").endswith(f"'tokalign[mlx] @ {origin['url']}'")
+    origin["url"] = (tmp_path / "gone").as_uri()
+    assert install_line(extra="mlx").endswith("'tokalign[mlx]'")
+    origin.update(url="https://x.org/tokalign", vcs_info={"vcs": "git"})
+    assert install_line(extra="mlx").endswith("'tokalign[mlx] @ git+https://x.org/tokalign'")
+
+
 # -- a login item ----------------------------------------------------------------------------------
 
 
@@ -300,12 +320,20 @@ def test_a_login_item_serves_with_the_same_words_and_goes_again(
     monkeypatch.setattr("tokalign.cli.login_item.sys.platform", platform)
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(home / "config"))
-    monkeypatch.setenv("PATH", "")  # no systemctl and no launchctl
+    monkeypatch.setenv("PATH", str(home))
+    stopped = home / "stopped"
+    for name in ("systemctl", "launchctl"):
+        (home / name).write_text(f'#!/bin/sh\necho "$*" >>{stopped}\n')
+        (home / name).chmod(0o700)
+    monkeypatch.setenv("LANG", "pl_PL.UTF-8")  # which decides where a prompt's words do not
     monkeypatch.setenv("TOKALIGN_API_KEY", r"50 % 'off' \d")
     monkeypatch.setenv("OPENBLAS_CORETYPE", "SKYLAKEX")
     monkeypatch.chdir(home)
     words = [r"./my \model", "--port", "8123"]
+    install(["other"])
+    assert not stopped.exists()
     path, _ = install(words)
+    assert len(stopped.read_text().splitlines()) == 1  # or the old one would go on serving
     assert path.stat().st_mode & 0o777 == 0o600
     if platform == "darwin":
         item = plistlib.loads(path.read_bytes())
@@ -327,6 +355,7 @@ def test_a_login_item_serves_with_the_same_words_and_goes_again(
     # A login begins in another folder, and without what a shell has set.
     assert folder == str(home)
     assert {r"TOKALIGN_API_KEY=50 % 'off' \d", "OPENBLAS_CORETYPE=SKYLAKEX"} <= {*carried}
+    assert "LANG=pl_PL.UTF-8" in carried
     assert uninstall() == path
     assert not path.exists()
     with pytest.raises(UsageError, match="no login item"):

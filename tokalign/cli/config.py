@@ -24,12 +24,13 @@ from click.core import ParameterSource
 
 from tokalign.cli.conflicts import flag_of
 from tokalign.errors import TokalignError, UsageError, shown
+from tokalign.storage import as_path
 
 
 def config_path() -> Path:
     """`$TOKALIGN_CONFIG`, else `tokalign.toml` in `config_folder`. Raises: as that function."""
     named = os.environ.get("TOKALIGN_CONFIG")
-    return Path(named) if named else config_folder() / "tokalign.toml"
+    return as_path(named) if named else config_folder() / "tokalign.toml"
 
 
 def config_folder() -> Path:

@@ -19,7 +19,7 @@ LABEL = "org.tokalign.serve"
 
 _CARRIED = (
     *("TOKALIGN_", "HF_", "LD_PRELOAD", "OPENBLAS_"),
-    *("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"),
+    *("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "LANG", "LC_"),
 )
 """How the variables begin that the item keeps: a login has none of what a shell has set."""
 
@@ -49,7 +49,10 @@ def item_path() -> Path:
 def install(words: Sequence[str]) -> tuple[Path, str]:
     """Write the login item that runs `tokalign serve` with these words, in this folder and with the
     environment's variables of `_CARRIED`, for this user alone. Returns: its path, and the command
-    that starts it now. Raises: UsageError, OutputError."""
+    that starts it now; one that was there is stopped, as it has other words. Raises: UsageError,
+    OutputError."""
+    if item_path().exists():
+        uninstall()
     command, path = [sys.executable, "-P", "-m", "tokalign", "serve", *words], item_path()
     variables = {name: v for name, v in os.environ.items() if name.startswith(_CARRIED)}
     if sys.platform == "darwin":
