@@ -148,6 +148,11 @@ def test_what_is_no_grammar_is_refused_with_its_place(source: str, why: str) -> 
     assert "\n" not in str(refused.value)
 
 
+def test_a_line_may_begin_with_an_alternative() -> None:
+    source = 'root ::= "a" # first\n\n  | item\n  | ("b"\n)\nitem ::= "c"\n'
+    assert Grammar.text(source) == Grammar.text('root ::= "a" | item | ("b")\nitem ::= "c"')
+
+
 def test_empty_lines_are_read_once() -> None:
     """A quadratic reader would not end within the time that tests have."""
     source = "\n" * 400_000 + 'root ::= "a"' + "\n#" * 20_000

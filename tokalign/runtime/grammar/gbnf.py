@@ -76,7 +76,12 @@ class _Reader:
     def rules(self) -> dict[str, GbnfRule]:
         name = ""
         ends_line = False  # whether a line end ends the rule
+        has_ended = False  # unless the next line begins with |, as xgrammar's may
         for kind, value in self._scanned():
+            if has_ended and kind != "line":
+                has_ended = False
+                if (kind, value) != ("mark", "|"):
+                    self._open.clear()
             rule = self._open[-1] if self._open else None
             if kind == "define" and name:
                 self._begin(name)
@@ -84,8 +89,7 @@ class _Reader:
             elif name:
                 self._fail("::= is missing after the name of a rule")
             elif kind == "line":
-                if len(self._open) == 1 and ends_line:
-                    self._open.clear()
+                has_ended = len(self._open) == 1 and ends_line
             elif kind == "name" and rule is None:
                 name = value
             elif rule is None:
