@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 import served
 from jsonschema import validate
-from served import answered, metric, text_of
+from served import answered, echo_folder, metric, serving, text_of
 
 from tokalign.serve import Settings
 from tokalign.serve.completions import Chats
@@ -230,3 +231,30 @@ def test_tools_that_are_not_told_or_not_enforced_are_named(server: Server, echo:
 
 
 _OTHERS = ("responses", "messages")
+
+
+@pytest.mark.parametrize(
+    ("begin", "end"),
+    [
+        ("<think>", "</think>"),
+        ("<longcat_think>", "</longcat_think>"),
+        ("<|think:start|>", "<|think:end|>"),
+        ("<|channel>thought\n", "<channel|>"),
+    ],
+)
+def test_a_thought_that_the_template_opens_comes_first_and_is_none_of_the_content(
+    tmp_path: Path, begin: str, end: str
+) -> None:
+    """The model repeats the message, of which its own turn has the beginning."""
+    template = (
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+        f"<|im_start|>assistant\n{begin}"
+    )
+    marks = (begin.removesuffix("thought\n"), end)
+    folder = echo_folder(tmp_path / "echo", template=template, marks=marks)
+    with serving(Settings(model=str(folder), trust_remote_code=True)) as server:
+        form = {"type": "json_object"}
+        message = (
+            ask(server, f'{begin}(Hm){end}{{"a": 1}}', response_format=form).choices[0].message
+        )
+    assert (message.reasoning, message.content) == ("(Hm)", '{"a": 1}')

@@ -210,9 +210,8 @@ def test_a_thought_comes_before_the_grammar(
     demo_pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target, _ = demo_pair
-    monkeypatch.setattr(
-        "tokalign.runtime.grammar.constraint._THINKING", ("<|im_start|>", "<|im_end|>")
-    )
+    marks = ("<nonesuch>", "</nonesuch>"), ("<|im_start|>", "<|im_end|>")
+    monkeypatch.setattr("tokalign.runtime.grammar.constraint._THINKING", marks)
     specials = target.tokenizer.vocabulary.special_ids
     begin, end = specials["<|im_start|>"], specials["<|im_end|>"]
     (brace,) = target.tokenizer.encoder.encode(b"{")

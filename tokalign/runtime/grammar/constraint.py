@@ -35,7 +35,12 @@ from tokalign.tokenizer.vocabulary import TargetId
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
-_THINKING = "<think>", "</think>"
+_THINKING = (
+    *((f"<{name}>", f"</{name}>") for name in ("think", "longcat_think")),
+    ("<|think:start|>", "<|think:end|>"),  # Solar
+    ("<|channel>", "<channel|>"),  # Gemma 4
+)
+"""The marks around thoughts that a template may open."""
 
 _Path: TypeAlias = tuple[TargetId, ...]
 
@@ -273,12 +278,11 @@ def _thought_end(
 ) -> TargetId | None:
     """The id that ends the thought that a prompt leaves open; None if it leaves none open. The end
     of a turn, which a stop id is, ends a thought that somebody's turn spells."""
-    vocabulary = tokenizer.vocabulary
-    begin, end = (
-        vocabulary.special_ids.get(mark, vocabulary.id_of.get(mark.encode())) for mark in _THINKING
-    )
-    if begin is None or end is None:
-        return None
-    ends = {begin, end, *stop_ids}
-    last = next((token for token in reversed(prompt) if token in ends), end)
-    return end if last == begin else None
+    specials, texts = tokenizer.vocabulary.special_ids, tokenizer.vocabulary.id_of
+    for marks in _THINKING:
+        begin, end = (specials.get(mark, texts.get(mark.encode())) for mark in marks)
+        if begin is not None and end is not None:
+            ends = {begin, end, *stop_ids}
+            last = next((token for token in reversed(prompt) if token in ends), end)
+            return end if last == begin else None
+    return None
