@@ -644,6 +644,18 @@ def test_a_named_tool_is_the_only_one_and_several_calls_are_asked_for() -> None:
         assert (accepts(grammar, one), accepts(grammar, two)) == fits
 
 
+def test_calls_of_kimi_have_the_ids_that_the_model_gives_them() -> None:
+    form, asked = form_of("kimi_k2"), [tool("g", {})]
+    grammar = calls_grammar(form, target().vocabulary, asked, ANY_TOOL, several=True)
+    names = ("functions.g:4", "functions.g:15")
+    call = "<|tool_call_begin|>{}<|tool_call_argument_begin|>{{}}<|tool_call_end|>"
+    text = "".join(form.begin + call.format(name) + form.end for name in names)
+    assert accepts(grammar, text)
+    blocks = Blocks(AnswerForm(calls=form), tools=asked)
+    list(blocks.feed(text))
+    assert tuple(block.id for block in blocks.blocks) == names
+
+
 def test_calls_in_a_format_that_is_no_grammar_are_enforced_as_json() -> None:
     llama = ToolFormat.of(Marked("{% if tools %} {{ '\"parameters\": ' }}"))
     assert llama is not None

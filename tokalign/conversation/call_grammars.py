@@ -129,8 +129,10 @@ def _mistral_call(writer: _Writer, function: Mapping[str, Any]) -> str:
 
 
 def _kimi_call(writer: _Writer, function: Mapping[str, Any]) -> str:
-    name = f"<|tool_call_begin|>functions.{function['name']}:0<|tool_call_argument_begin|>"
-    return writer.call(writer.text(name), _arguments(function), writer.text("<|tool_call_end|>"))
+    """The model numbers its calls, so that no two have the same id."""
+    name = writer.text(f"<|tool_call_begin|>functions.{function['name']}:")
+    mark, end = map(writer.text, ("<|tool_call_argument_begin|>", "<|tool_call_end|>"))
+    return writer.call(name, "/[0-9]{1,3}/", mark, _arguments(function), end)
 
 
 def _deepseek_call(before: str, after: str, writer: _Writer, function: Mapping[str, Any]) -> str:
