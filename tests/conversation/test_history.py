@@ -380,6 +380,48 @@ def test_a_template_of_single_calls_gets_several_one_by_one_with_their_results()
     ]
 
 
+def test_what_was_thought_before_a_call_stays_with_it() -> None:
+    """As in gpt-oss's template, which writes no other thought, and refuses a text beside it."""
+
+    def write(messages: list[dict[str, Any]]) -> str:
+        if any(one.get("reasoning_content") and one["content"] for one in messages):
+            raise UsageError("either")
+        calling = [one for one in messages if one.get("tool_calls")]
+        thoughts = [f"<{one.get('reasoning_content')}>" for one in calling]
+        return single(messages) + "".join(thoughts)
+
+    call = {"id": "a", "function": {"name": "f", "arguments": "{}"}}
+    said = {"role": "assistant", "content": "Już.", "reasoning": "Hm.", "tool_calls": [call]}
+    text = rendered(Template(write), template_messages([ASK, said, TOOL]), {})  # type: ignore[arg-type]
+    assert "|Już.|f{}|" in text
+    assert text.endswith("<Hm.>")
+
+
+class Joining:
+    """A template that reads descriptions and parameters of every tool, as gpt-oss's does."""
+
+    def render(self, messages: list[dict[str, Any]], /, **variables: Any) -> str:
+        functions = [tool["function"] for tool in variables["tools"]]
+        try:
+            inner = [one for f in functions for one in f["parameters"]["properties"].values()]
+            told = "".join("//" + one["description"] for one in (*functions, *inner))
+        except (KeyError, TypeError) as error:
+            raise UsageError("something is not there") from error
+        return free(messages) + told
+
+
+def test_what_a_tool_does_not_say_is_empty_where_a_template_needs_it() -> None:
+    functions = [
+        {"name": "f", "parameters": {"type": "object", "properties": {"x": {"type": "string"}}}},
+        {"name": "g", "description": None, "parameters": {}},
+        {"name": "h", "description": "Pogoda."},
+    ]
+    tools = [{"type": "function", "function": one} for one in functions]
+    text = rendered(Joining(), template_messages([ASK]), {"tools": tools})  # type: ignore[arg-type]
+    assert text.endswith("//////Pogoda.//")
+    assert "parameters" not in functions[2], "what the client sent stays as it is"
+
+
 def test_each_call_finds_its_result_at_once_in_whatever_order() -> None:
     names, compared = compared_names(range(300))
     calls = [{"id": name, "function": {"name": "f", "arguments": "{}"}} for name in names]
@@ -434,3 +476,16 @@ def test_arguments_that_no_prompt_can_hold_stay_text(text: str) -> None:
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": text}}
     read = template_messages([ASK, {"role": "assistant", "tool_calls": [call]}, ASK])
     assert read[1]["tool_calls"][0]["function"]["arguments"] == {"arguments": text}
+
+
+@pytest.mark.parametrize("value", [[1, 2], "a", 5, True, None])
+def test_arguments_that_are_no_object_are_one_argument(value: Any) -> None:
+    """Templates such as those of Gemma 4 and Qwen 3.5 refuse anything but an object."""
+    call = {
+        "id": "c",
+        "type": "function",
+        "function": {"name": "f", "arguments": json.dumps(value)},
+    }
+    read = template_messages([ASK, {"role": "assistant", "tool_calls": [call]}, ASK])
+    expected = {} if value is None else {"arguments": value}
+    assert read[1]["tool_calls"][0]["function"]["arguments"] == expected

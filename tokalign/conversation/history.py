@@ -143,8 +143,8 @@ def _joined(content: object) -> str:
 
 
 def _calls(name: str, calls: object) -> list[Any]:
-    """Calls of tools, with their arguments as objects, which templates write as JSON. Arguments
-    that are no JSON become one argument named "arguments"."""
+    """Calls of tools, with their arguments as objects, which templates write as JSON. What is no
+    object becomes one argument named "arguments"."""
     require(isinstance(calls, list), f"{name} has to be a list, not {{}}", calls)
     read = []
     for index, call in enumerate(calls if isinstance(calls, list) else ()):
@@ -157,6 +157,7 @@ def _calls(name: str, calls: object) -> list[Any]:
                 arguments = msgspec.json.decode(arguments or "{}")
             except (msgspec.MsgspecError, RecursionError):  # it was cut, or is no JSON in UTF-8
                 arguments = {"arguments": arguments}
-        arguments = {} if arguments is None else arguments
+        if not isinstance(arguments, dict):
+            arguments = {} if arguments is None else {"arguments": arguments}
         read.append({**call, "function": {**function, "arguments": arguments}})
     return read

@@ -24,9 +24,42 @@ def rendered(
     Many templates want the speakers to alternate, after one system message or none. If one refuses
     the messages as they are, or leaves one out, neighbours of one role are merged, then a user
     begins, then blank messages part those that only calls do, and last, the user says what the
-    system does. Calls are in the form that the template writes whole.
+    system does. Calls are in the form that the template writes whole. If it takes none of all this,
+    tools get empty descriptions and parameters, which those of gpt-oss and Seed-OSS need.
     Raises: UsageError with the template's own complaint, and for a message that it leaves out.
     """
+    try:
+        return _rendered(template, messages, variables)
+    except UsageError:
+        tools = variables.get("tools") or []
+        completed = [_completed(tool) for tool in tools]
+        if completed == tools:
+            raise
+        return _rendered(template, messages, {**variables, "tools": completed})
+
+
+def _completed(tool: Any) -> Any:
+    """A tool with a description of its function and of each parameter, and a list of these."""
+    function = tool.get("function") if isinstance(tool, dict) else None
+    if not isinstance(function, dict):
+        return tool
+    given = function.get("parameters")
+    schema = {"type": "object", "properties": {}, **(given if isinstance(given, dict) else {})}
+    if isinstance(properties := schema["properties"], dict):
+        schema["properties"] = {
+            name: {**one, "description": one.get("description") or ""}
+            if isinstance(one, dict)
+            else one
+            for name, one in properties.items()
+        }
+    said = {"description": function.get("description") or "", "parameters": schema}
+    return {**tool, "function": {**function, **said}}
+
+
+def _rendered(
+    template: ChatTemplate, messages: Sequence[Message], variables: Mapping[str, Any]
+) -> str:
+    """`rendered` with the tools as they are."""
     has_calls = any("tool_calls" in m or m["role"] == "tool" for m in messages)
     has_tools = bool(variables.get("tools"))
     write_calls = _form_of_calls(template, has_tools) if has_calls else list
@@ -190,11 +223,10 @@ def _apart(messages: Sequence[Message]) -> list[Message]:
 
 
 def _parts(message: Message) -> Iterator[Message]:
-    """A message without its calls, if it has a text, and then them."""
-    calls = {"tool_calls": message["tool_calls"]} if "tool_calls" in message else {}
-    if calls and message["content"]:
-        yield {name: value for name, value in message.items() if name not in calls}
-        message = {"role": message["role"], "content": "", **calls}
+    """A message's text, if it also has calls, and then these and what was thought before them."""
+    if "tool_calls" in message and message["content"]:
+        yield {"role": message["role"], "content": message["content"]}
+        message = {**message, "content": ""}
     yield message
 
 
