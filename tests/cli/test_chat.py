@@ -19,6 +19,7 @@ import pytest
 from command_lines import Ended, run, start
 from places import DEMO
 from processes import HUNG, wait_for
+from served import echo_folder
 from ticking import ticking
 
 from tokalign.cli.generation import closing_line, times_plain
@@ -113,6 +114,56 @@ def test_system_clear_and_retry(target: str) -> None:
     assert without == first
     prompt = "<system>Mów krótko.\n<user>Kto to?\n<assistant>"
     assert with_system == decoded(target, prompt)["token_ids"]
+
+
+DROPS, REFUSES = "", "{{ raise_exception('no system') }}"
+
+
+@pytest.mark.parametrize(("of_target", "of_draft"), [(DROPS, REFUSES), (REFUSES, DROPS)])
+def test_the_user_says_the_system_message_where_a_template_has_no_such_role(
+    models: dict[str, str], tmp_path: Path, of_target: str, of_draft: str
+) -> None:
+    folders = {}
+    for name, system in (("target", of_target), ("draft", of_draft)):
+        folders[name] = copytree(models[name], tmp_path / name)
+        beginning = f"{{% for m in messages %}}{{% if m.role == 'system' %}}{system}{{% else %}}"
+        template = TEMPLATE.replace("{% for m in messages %}", beginning)
+        template = template.replace("{% endfor %}", "{% endif %}{% endfor %}")
+        (folders[name] / "chat_template.jinja").write_text(template)
+    target, options = str(folders["target"]), ["--system-prompt", "Krótko."]
+    [answer] = answers(target, "Kto to?", options=[*options, "--draft", folders["draft"]])
+    expected = decoded(target, "<user>Krótko.\n\nKto to?\n<assistant>")
+    assert answer["token_ids"] == expected["token_ids"]
+    assert answer["prompt_tokens"] == expected["prompt_tokens"]
+
+
+def test_a_template_of_the_draft_model_refuses_no_conversation(
+    target: str, models: dict[str, str], tmp_path: Path
+) -> None:
+    draft = copytree(models["draft"], tmp_path / "draft")
+    (draft / "chat_template.jinja").write_text("{{ raise_exception('no') }}")
+    [answer] = answers(target, "Kto to?", options=["--draft", draft])
+    assert answer["token_ids"] == decoded(target, "<user>Kto to?\n<assistant>")["token_ids"]
+
+
+def test_of_an_answer_in_channels_only_texts_are_shown_and_the_last_is_kept(tmp_path: Path) -> None:
+    """As gpt-oss writes it; its template refuses the marks in a history."""
+    refusal = "{% if '<|channel|>' in m.content %}{{ raise_exception('marks') }}{% endif %}"
+    template = (
+        "{% for m in messages %}{% if m.role == 'assistant' %}" + refusal + "{% endif %}"
+        "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    marks = ("<|start|>", "<|channel|>", "<|message|>", "<|end|>")
+    folder = echo_folder(tmp_path / "echo", template=template, marks=marks)
+    thought = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant"
+    said, file = f"{thought}<|channel|>final<|message|>Wisła.", tmp_path / "a.json"
+    options = ["--trust-remote-code", "-m", "80"]
+    ended = talk(str(folder), said, "Kto to?", f"/save {file}", options=options)
+    assert "tokalign: " not in ended.err, ended.err
+    assert ended.out == "Hm.\n\nWisła.\nKto to?\n"
+    saved = [message["content"] for message in json.loads(file.read_text("utf-8"))]
+    assert saved == [said, "Wisła.", "Kto to?", "Kto to?"]
 
 
 def test_another_try_draws_other_tokens(target: str) -> None:

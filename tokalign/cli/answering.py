@@ -6,7 +6,7 @@ history may be edited, and only what is new is computed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -18,10 +18,11 @@ from tokalign.cli.output import note
 from tokalign.errors import CacheError
 
 if TYPE_CHECKING:
+    from tokalign.conversation.blocks import Step
     from tokalign.runtime.chat import Prompt
     from tokalign.runtime.decoder import Decoder
     from tokalign.runtime.generate import Generation
-    from tokalign.runtime.rounds import Round
+    from tokalign.runtime.rounds import Outcome, Round
 
 _OWNER = "chat"
 """Whose contexts on disk are those of this command."""
@@ -85,11 +86,11 @@ class ChatModel:
             note(f"the context is full: the model no longer reads the oldest {count} messages")
         beginning = self._options.prefill_response or ""
         with typing_hidden():
-            interrupted = self._print(generation, beginning, color=color)
+            told, interrupted = self._print(generation, beginning, color=color)
         self._decoder.remember()
         self._files.keep_of(self._target, self._draft)
         summary, self.rounds = generation.summary(), generation.rounds
-        summary |= {"text": beginning + summary["text"], "cached_tokens": cached}
+        summary |= {"text": beginning + told, "cached_tokens": cached}
         return summary | ({"finish_reason": "interrupted"} if interrupted else {})
 
     def _prompt(self, dialogue: Dialogue) -> Prompt:
@@ -121,13 +122,26 @@ class ChatModel:
             self._decoder, request, target_session=self._target, draft_session=self._draft
         )
 
-    def _print(self, generation: Generation, beginning: str, *, color: bool) -> bool:
-        """Print an answer as it comes; returns whether it was interrupted.
+    def _print(self, generation: Generation, beginning: str, *, color: bool) -> tuple[str, bool]:
+        """Print an answer as it comes. Returns: what it tells the user, and whether it was
+        interrupted. gpt-oss answers in channels, whose marks its template refuses in a history; so
+        no mark is shown or kept, and what is thought is shown alone.
 
         The first Ctrl-C takes effect between two rounds, or between two steps that read a long
         prompt. After the second one the caches are of no use any more, and are made anew.
         """
+        from tokalign.conversation.answer_form import AnswerForm
+        from tokalign.conversation.blocks import Blocks
+
         printer = Printer(color=color, markdown=self.settings.markdown)
+        specials = self._decoder.target.tokenizer.vocabulary.special_ids
+        read = Blocks(AnswerForm(has_channels="<|channel|>" in specials))
+
+        def show(steps: Iterable[Step], outcome: Outcome | None = None) -> None:
+            for step in steps:
+                is_next = step.what == "begin" and step.at > 0
+                printer.write("\n\n" if is_next else step.text, outcome)
+
         printer.write(beginning)
         try:
             with Interrupts() as interrupts, closing(generation.by_round()) as rounds:
@@ -138,17 +152,19 @@ class ChatModel:
                         if not pieces:
                             printer.reading(generation.reading)
                         for piece in pieces:
-                            printer.write(piece.text, piece.outcome)
+                            show(read.feed(piece.text), piece.outcome)
                         if interrupts.pressed:
                             break
                 except KeyboardInterrupt:
                     interrupts.pressed = True
                     if not interrupts.between_steps:
                         self._open_sessions()
-            printer.write(generation.rest())
+            show(read.feed(generation.rest()))
+            show(read.end())
         finally:
             printer.end()
-        return interrupts.pressed
+        told = "".join(block.text for block in read.blocks if block.kind == "text")
+        return told, interrupts.pressed
 
     def _open_sessions(self) -> None:
         """Sessions that last from turn to turn: a turn computes what the caches do not hold."""

@@ -36,12 +36,15 @@ class PromptOptions:
 
     def prompt(self, decoder: Decoder, messages: Sequence[Message]) -> Prompt:
         """What the models read of a conversation, with the beginning of the answer."""
+        from tokalign.conversation.rendering import rendered
+
         if self.prefill_response is not None:
             messages = [*messages, {"role": "assistant", "content": self.prefill_response}]
         return decoder.prompt(
             messages,
             use_template=not self.ignore_chat_template,
             variables=self.chat_template_config,
+            render=rendered,
         )
 
 

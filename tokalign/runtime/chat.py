@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from tokalign.errors import UsageError, in_one_line
 from tokalign.runtime.translation.base import Pair
@@ -71,6 +71,10 @@ class ChatTemplate:
         """Whether the template reads a variable, as far as its text tells."""
         return re.search(rf"\b{variable}\b", self._text) is not None
 
+    def render_with(self, messages: Sequence[Message], variables: Mapping[str, object]) -> str:
+        """`render`, as a `Render`."""
+        return self.render(messages, **variables)
+
     def render(self, messages: Sequence[Message], /, **variables: object) -> str:
         """The text of a conversation, up to where the assistant's answer begins or goes on; after
         calls it begins.
@@ -94,6 +98,10 @@ class ChatTemplate:
                 "the model's chat template cannot render this conversation "
                 f"({in_one_line(error)}); change the messages, or give a text without a template"
             ) from error
+
+
+Render: TypeAlias = Callable[[ChatTemplate, Sequence[Any], Mapping[str, object]], str]
+"""Writes messages by a template, which is given variables."""
 
 
 def _rendered(tokenizer: PreTrainedTokenizer, messages: list[Message], /, **variables: Any) -> str:
@@ -183,12 +191,13 @@ def encode_chat(
     template: ChatTemplate,
     messages: Sequence[Message],
     variables: Mapping[str, object] | None = None,
+    render: Render = ChatTemplate.render_with,
 ) -> list[Id]:
     """The ids of a conversation. variables: as in `ChatTemplate.render`. Raises: UsageError.
 
     Spellings of special tokens become those tokens, as in mlx-lm; the template writes BOS itself.
     """
-    text = template.render(messages, **with_thinking(tokenizer, variables or {}))
+    text = render(template, messages, with_thinking(tokenizer, variables or {}))
     return tokenizer.encode(text, specials=True)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, cast
@@ -16,6 +17,7 @@ from tokalign.runtime.chat import (
     ChatTemplate,
     Message,
     Prompt,
+    Render,
     as_messages,
     encode_chat,
     encode_prompt,
@@ -118,13 +120,14 @@ class Decoder:
         *,
         use_template: bool = True,
         variables: Mapping[str, object] | None = None,
+        render: Render = ChatTemplate.render_with,
     ) -> Prompt:
         """A conversation as a prompt, rendered for each model by its own chat template.
 
         messages: the last one is the user's, or the beginning of the answer; a text stands for one
-        message. If only the target has a template, the draft reads the target's prompt; without
-        one, or without `use_template`, both read the texts. variables: as in `ChatTemplate.render`.
-        Raises: UsageError.
+        message. If only the target's template takes them, the draft reads the target's prompt;
+        without one, or without `use_template`, both read the texts. variables, render: as in
+        `encode_chat`. Raises: UsageError.
         """
         messages = as_messages(messages) if isinstance(messages, str) else messages
         target, draft = self.target, self.draft
@@ -133,9 +136,10 @@ class Decoder:
             text = plain_text(messages)
             theirs = None if draft is None else encode_prompt(draft.tokenizer, text)
             return Prompt(target=encode_prompt(target.tokenizer, text), draft=theirs)
-        ours, theirs = encode_chat(target.tokenizer, template, messages, variables), None
+        ours, theirs = encode_chat(target.tokenizer, template, messages, variables, render), None
         if draft is not None and (own := draft.template) is not None:
-            theirs = encode_chat(draft.tokenizer, own, messages, variables)
+            with suppress(UsageError):
+                theirs = encode_chat(draft.tokenizer, own, messages, variables, render)
         return Prompt(target=ours, draft=theirs)
 
     def remember(self) -> None:
