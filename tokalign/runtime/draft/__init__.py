@@ -12,7 +12,9 @@ tree.py                 one tree of all sources
 
 How much to draft is decided in every round, from what passes cost and what was accepted:
 
-controller.py           the decision, and what is learned of drafts and losses
+controller.py           the decision, and what is learned of a round's time
+    model_drafts.py         what models are expected to draft, and what is learned of it
+    losses.py               what drafting has lost
     costs.py                what is learned of times
     shared_costs.py         what rows cost where requests share passes, and which are worth it
     opening_knowledge.py    what is known before the first round

@@ -26,13 +26,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from tokalign.runtime.draft.costs import BARE, KEEPING, MAX_DRAFT, MAX_IDS, LearnedCosts, Plan
-from tokalign.runtime.draft.knowledge import ALONE, NO_TIME, Knowledge, ModelKnowledge
+from tokalign.runtime.draft.knowledge import ALONE, NO_TIME, Knowledge
 from tokalign.runtime.draft.losses import Losses
+from tokalign.runtime.draft.model_drafts import DraftingModel, ModelDraft
 from tokalign.runtime.draft.neural import ModelDrafter
-from tokalign.runtime.draft.tree import MOST_READ, TreeDrafter
+from tokalign.runtime.draft.tree import TreeDrafter
 from tokalign.runtime.rounds import Context, Drafter, Proposal, Round
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
@@ -58,55 +58,8 @@ it while drafting rests."""
 _HICCUP = 2.0
 """A round counts as at most this many times what was expected: other programs may delay it."""
 
-_COMING = 32
-"""An answer is expected to go on for as many rounds as it has had, and these."""
-
-_DOUBT = 4
-"""Rounds in which reading would have saved nothing, to which the mean of the others is drawn: it
-changes from place to place."""
-
 _LITTLE = 0.1
 """Plain passes that a trial may read for, whatever models have lost."""
-
-_FEW, _MANY = 16, 64
-"""So few ids are read as a part of a usual draft; the time of so many tells what one takes."""
-
-
-class _Model:
-    """A model that drafts in passes, and what is known of it.
-
-    acceptance: of its drafts in this request. waited, missed: the rounds since it last read, and
-    the time that it is expected to have saved in them, had it read on.
-    """
-
-    def __init__(self, drafter: ModelDrafter, known: ModelKnowledge) -> None:
-        self.drafter, self.known = drafter, known
-        self.acceptance = known.worth.acceptance.of_request()
-        self.missed, self.waited, self.has_drafted = 0.0, 0, False
-
-    def unread(self, ids: Sequence[TargetId]) -> int:
-        """How many of these ids it has to read before it drafts, if that is more than usual."""
-        unread = self.drafter.unread(ids)
-        return unread if unread > _FEW else 0
-
-    def times(self, most: int, row: float) -> Sequence[float]:
-        """Times of drafts of 1, 2, ..., `most` steps: passes, or ids that all take one pass."""
-        if self.drafter.in_one_pass:
-            return [self.known.times(1, row)[0]] * most
-        return self.known.times(most, row)
-
-
-class _Draft(NamedTuple):
-    """What a model is to draft, in steps. trial: although it is not expected to pay. reading: the
-    time of what it has to read before. offer, beside: what the free sources would propose instead.
-    """
-
-    model: _Model
-    plan: Plan
-    trial: bool = False
-    reading: float = 0.0
-    offer: TokenTree[TargetId] = EMPTY_TREE
-    beside: Plan = ALONE
 
 
 class Controller(Drafter):
@@ -128,7 +81,7 @@ class Controller(Drafter):
     ) -> None:
         self._knowledge, self._free, self._fixed, self.is_timed = knowledge, free, fixed, timed
         self.costs: LearnedCosts = knowledge.costs
-        self._models = [_Model(model, knowledge.models[model.kind]) for model in models]
+        self._models = [DraftingModel(model, knowledge, fixed=fixed) for model in models]
         for model in models:
             model.meanwhile = free.ask_ahead
         self.losses, self._offers = knowledge.losses.next_request(), knowledge.offers
@@ -138,7 +91,7 @@ class Controller(Drafter):
         self._begun = self._had_tree = False
         self._rounds = -1  # of all requests, after the latest one of this
         self._until_asked, self._asking, self._asked_beside = 0, 0.0, False
-        self._drafted: list[tuple[_Draft, TokenTree[TargetId]]] = []  # in this round
+        self._drafted: list[tuple[ModelDraft, TokenTree[TargetId]]] = []  # in this round
         self._unread = 0  # ids that the models of this round had to read
 
     # -- what to draft -----------------------------------------------------------------------------
@@ -162,33 +115,27 @@ class Controller(Drafter):
             limit = min(limit, MAX_IDS)
         if self.is_timed:
             limit = min(limit, costs.rows.reach - 1)
-        if self.is_timed and costs is knowledge.costs:
-            if not self._timing and knowledge.doubts.is_due and costs.is_doubtful:
-                knowledge.doubts.tried()
-                costs.doubt_plain()
-                for model in self._models:  # its times are counted in that of one row
-                    model.known.drafts.forget()
-                    model.known.reading.forget()
-                self._timing = [*_FIRST_TIMING[1:]]
-            if self._timing:
-                return self._timing.pop(0)
-        if self._free.rows is not None and not under_way and (given := self._given_drafts()):
+        learns = self.is_timed and costs is knowledge.costs
+        if learns and (timing := self._next_timing()):
+            return timing
+        if self._free.rows is not None and not under_way and self._may_ask:
+            given = [ModelDraft(model, Plan(model.drafter.steps, 0.0)) for model in self._may_ask]
             return self._draft(context, given, limit)
         wanted = self._model_draft(context, limit)
         # Beside a model that may draft, the free sources grow no whole tree.
         over = wanted.plan if wanted and not (wanted.trial or wanted.reading) else ALONE
         offer, plan = self._ask(context, limit, over=over)
-        if self.is_timed and costs is knowledge.costs and self._is_poor_time(plan, over):
+        if learns and self._is_poor_time(plan, over):
             knowledge.plain_timings.tried()
             self._timing = [*_TIMING]
             return self._timing.pop(0)
         if wanted and offer:
-            better = self._best(wanted.model, limit, plan)
+            better = wanted.model.best(costs, limit, plan)
             wanted = wanted._replace(plan=better, offer=offer, beside=plan)
         if wanted and wanted.reading and not wanted.trial:
-            wanted.model.missed += self._may_save(wanted, plan, limit)
+            wanted.model.missed += wanted.may_save(costs, plan, limit)
         chosen = wanted if wanted and self._is_better(wanted, plan, room) else None
-        if chosen and self._forbids(chosen.plan, *self._own_losses, self.losses, by=[chosen]):
+        if chosen and self._forbids(chosen.plan, *self._own_losses, self.losses, by=chosen):
             wanted = chosen = None
         rests = chosen is None and self._forbids(plan, self.losses)
         if not (under_way or rests):
@@ -203,66 +150,48 @@ class Controller(Drafter):
         waits = waits or (self._free.can_offer and self._offers > 0)
         return _WAIT if waits or not self.is_timed else _KEEP
 
+    def _next_timing(self) -> Proposal | None:
+        """The next round in which plain decoding is timed, if it is being timed or has to be."""
+        doubts = self._knowledge.doubts
+        if not self._timing and doubts.is_due and self.costs.is_doubtful:
+            doubts.tried()
+            self.costs.doubt_plain()
+            for model in self._models:  # its times are counted in that of one row
+                model.known.drafts.forget()
+                model.known.reading.forget()
+            self._timing = [*_FIRST_TIMING[1:]]
+        return self._timing.pop(0) if self._timing else None
+
     def _pays(self, plan: Plan) -> bool:
         return plan.rate * self.costs.plain > 1.0
 
-    def _may_save(self, draft: _Draft, offered: Plan, limit: int) -> float:
-        """The time that a model may save in this round, had it read what it has not.
-
-        It may be right more or less often than is usual, and is not asked where it would lose: the
-        mean of two cases, half of the standard deviation above and below what is expected. Not all
-        of it, for it takes drafts to find out (`lab/results/real-models.md`).
-        """
-        half, saved = draft.model.acceptance.spread / 2, 0.0
-        for luck in (-half, half):
-            perhaps = self._best(draft.model, limit, draft.beside, luck)
-            saved += max(0.0, perhaps.tokens * (1.0 / offered.rate - 1.0 / perhaps.rate))
-        return saved / 2
-
-    def _is_better(self, draft: _Draft, offered: Plan, room: int) -> bool:
+    def _is_better(self, draft: ModelDraft, offered: Plan, room: int) -> bool:
         """Whether a model is to draft, in place of what the free sources offer. Where it has to
-        read, the rest of the answer has to be expected to save that time.
-
-        room: how many ids that rest can have.
+        read, the rest of the answer, of at most `room` ids, has to be expected to save that time.
         """
-        plan, model = draft.plan, draft.model
+        plan = draft.plan
         if draft.trial or not draft.reading:
             return draft.trial or (self._pays(plan) and plan.rate > offered.rate)
         if not self._pays(plan) and not self._models_losses.allow(draft.reading / self.costs.plain):
             return False
-        mean = model.missed / (model.waited + _DOUBT)
-        return mean * min(model.waited + _COMING, room / plan.tokens) > draft.reading
+        return draft.saves_reading(room)
 
     @property
     def _own_losses(self) -> list[Losses]:
         """Those of the models by themselves, where the free sources can draft in their place."""
         return [self._models_losses] if self._free.can_offer else []
 
-    def _forbids(self, plan: Plan, *accounts: Losses, by: Sequence[_Draft] = ()) -> bool:
-        """Whether what was lost forbids a round, if it may bring nothing. by: the drafts of it."""
+    def _forbids(self, plan: Plan, *accounts: Losses, by: ModelDraft | None = None) -> bool:
+        """Whether what was lost forbids a round, if it may bring nothing. by: who drafts, if it is
+        a model."""
         plain = self.costs.plain
-        worst = (self.costs.rows(1 + plan.length) + self._time_of(by)) / plain - 1.0
+        worst = (self.costs.rows(1 + plan.length) + (by.time if by else 0.0)) / plain - 1.0
         return self.is_timed and any(one.forbids(plain * plan.rate, worst) for one in accounts)
 
     @property
     def _is_under_way(self) -> bool:
         """Whether the pass of this round has begun already."""
         return self._before.run_ahead and self.costs.runs_ahead
-
-    @property
-    def _row(self) -> float:
-        """The time of a pass over one row that this request has for itself."""
-        return self._knowledge.costs.rows(1)
-
-    def _time_of(self, drafts: Sequence[_Draft]) -> float:
-        """What these drafts are expected to take."""
-        return sum(draft.model.times(draft.plan.length, self._row)[-1] for draft in drafts)
-
-    def _reading(self, context: Context, model: _Model) -> float:
-        """The time that the model takes to read what it has not."""
-        if not self.is_timed:
-            return 0.0
-        return model.unread(context.ids) * model.known.reading(1) * self._row
 
     def _ask(
         self, context: Context, limit: int, *, over: Plan = ALONE
@@ -304,52 +233,34 @@ class Controller(Drafter):
         return timings.is_overdue or (timings.is_due and is_poor)
 
     @property
-    def _may_ask(self) -> Sequence[_Model]:
+    def _may_ask(self) -> Sequence[DraftingModel]:
         """The models that may draft in this round. In the one that reads the prompt a draft model
         would have to read it too."""
         return [] if self.is_timed and not self._begun else self._models
 
-    def _given_drafts(self) -> list[_Draft]:
-        """The draft that every model makes where a number of rows is given."""
-        return [_Draft(model, Plan(model.drafter.steps, 0.0)) for model in self._may_ask]
-
-    def _model_draft(self, context: Context, limit: int) -> _Draft | None:
+    def _model_draft(self, context: Context, limit: int) -> ModelDraft | None:
         """The draft that is expected to be best, or one that is a trial; None where there are no
         models, or what they have lost forbids it."""
         drafts = []
         for model in self._may_ask:
-            plan, reading = self._best(model, limit), self._reading(context, model)
+            plan = model.best(self.costs, limit)
+            reading = model.reading(context.ids) if self.is_timed else 0.0
             trial = self.is_timed and not self._pays(plan) and model.known.trials.is_due
             if trial and reading >= _LITTLE * self.costs.plain:
                 trial = self._models_losses.allow(reading / self.costs.plain)
-            drafts.append(_Draft(model, plan, trial, reading))
+            drafts.append(ModelDraft(model, plan, trial, reading))
         if not drafts:
             return None
         best = max(drafts, key=lambda draft: (draft.trial, draft.plan.rate))
         resting = [losses for losses in self._own_losses if losses.is_resting]
-        if (best.trial or self._pays(best.plan)) and self._forbids(best.plan, *resting, by=[best]):
+        if (best.trial or self._pays(best.plan)) and self._forbids(best.plan, *resting, by=best):
             return None
         return best
-
-    def _best(self, model: _Model, limit: int, beside: Plan = ALONE, luck: float = 0.0) -> Plan:
-        """The draft of a model that is expected to be best, beside what the free sources offer.
-        luck: see `ModelWorth.best`."""
-        times = model.times(min(limit, MAX_DRAFT), self._row)
-        most_ahead = MOST_READ if model.drafter.reads_ahead else 0
-        return model.known.worth.best(
-            self.costs,
-            times,
-            model.acceptance,
-            steps=model.drafter.steps if self._fixed else None,
-            beside=beside,
-            ahead=min(max(0.0, beside.tokens - 1.0), most_ahead),
-            luck=luck,
-        )
 
     def _draft(
         self,
         context: Context,
-        drafts: Sequence[_Draft],
+        drafts: Sequence[ModelDraft],
         limit: int,
         offer: TokenTree[TargetId] | None = None,
     ) -> Proposal:
@@ -382,7 +293,7 @@ class Controller(Drafter):
         if not answers:
             tree = self._ask(context, limit)[0] if offer is None else offer
             return Proposal(tree=tree, draft_passes=passes, counts=counts, waited=waited)
-        spent = self._time_of([draft for draft, _ in self._drafted])
+        spent = sum(draft.time for draft, _ in self._drafted)
         most, alone = min(limit, self._free.most), offer is not None and not offer
 
         def joined(*, hopeful: bool) -> TokenTree[TargetId]:
@@ -418,49 +329,16 @@ class Controller(Drafter):
         for model in self._models:
             model.drafter.observe(round_)
         for draft, tree in self._drafted:
-            self._learn_of_model(draft, tree, round_)
+            draft.learn(tree, round_, self.costs)
 
     def _time(self, round_: Round, *, alone: bool) -> None:
         """Learn from the times of a round. alone: no other request had a round since the latest."""
-        costs, drafting = self.costs, round_.drafting
-        under_way, runs_ahead = self._is_under_way, self._now.run_ahead
-        plain, tokens = costs.plain, len(round_.emitted)
-        has_unit = costs.rows.is_calibrated
+        costs = self.costs
+        plain, has_unit = costs.plain, costs.rows.is_calibrated
         costs.rows.count_round()
-        drafts = [draft for draft, _ in self._drafted]
-        first = not all(draft.model.has_drafted for draft in drafts)
-        for draft in drafts:
-            draft.model.has_drafted = True
-        timed = all(draft.model.known.drafts.is_calibrated for draft in drafts)
-        if first and not (self._unread and timed):
+        if (drafting := self._drafting_time(round_)) is None:
             return
-        if self._unread and timed:  # reading is no loss of this draft
-            expected = self._time_of(drafts)
-            if len(drafts) == 1 and self._unread >= _MANY:
-                reading = (drafting - expected) / self._unread / self._row
-                drafts[0].model.known.reading.observe(1, max(NO_TIME, reading))
-            drafting = expected
-        if round_.tree or not (under_way or runs_ahead):
-            verification = max(round_.verification, NO_TIME)
-            expected = costs.rows(round_.rows) + drafting
-            costs.rows.observe(round_.rows, verification)
-            if len(drafts) == 1:
-                draft = drafts[0]
-                steps = 1 if draft.model.drafter.in_one_pass else draft.plan.length
-                draft.model.known.drafts.observe(steps, drafting / self._row)
-            if round_.tree:  # by what such passes take: this one may have been delayed
-                took = min(costs.rows(round_.rows) + drafting, _HICCUP * expected)
-            else:  # what waiting for a draft costs in the mean: this round may have been slow
-                took = costs.rows(1) + drafting
-        elif under_way and runs_ahead:
-            is_bare = self._before.bare and self._now.bare
-            # A pass that has begun before another request's round may be done by now.
-            if alone and self._before.bare == self._now.bare:
-                seconds = max(drafting + round_.verification, NO_TIME)
-                costs.ahead.observe(BARE if is_bare else KEEPING, seconds)
-            took = plain if is_bare else max(plain, costs.ahead(KEEPING))
-        else:  # a pass lies partly in another round
-            took = plain if under_way else costs.rows(1) + drafting
+        took, tokens = self._took(round_, drafting, plain, alone=alone), len(round_.emitted)
         if self._asked_beside:
             self._asking += (drafting - self._asking) / _ASKING_MEMORY
             share = _ASKING_SHARE / (4 if self._before.bare else 1)
@@ -470,22 +348,39 @@ class Controller(Drafter):
         self.losses.account(lost, tokens, drafted=bool(round_.tree))
         self._models_losses.account(lost * by_models, tokens, drafted=by_models)
 
-    def _learn_of_model(self, draft: _Draft, drafted: TokenTree[TargetId], round_: Round) -> None:
-        known, costs, own = draft.model.known, self.costs, draft.model.acceptance
-        accepted: Sequence[TargetId] = round_.emitted[:-1]
-        right, length = len(drafted.path_of(accepted)), len(round_.emitted)
-        ahead = len(draft.model.drafter.read_ahead.path_of(accepted))
-        known.worth.learn(
-            draft.plan.length,
-            right,
-            own,
-            known=length,
-            rows=len(round_.tree),
-            beside=draft.beside,
-            ahead=ahead,
-        )
-        # By what such rounds take: this one may have included reading the prompt.
-        took, offer = self._time_of([draft]) + costs.rows(round_.rows), draft.offer
-        free = (1 + len(offer.path_of(accepted))) / costs.rows(1 + len(offer))
-        if length / took > max(1.0 / costs.plain, free):
-            known.trials.paid()
+    def _drafting_time(self, round_: Round) -> float | None:
+        """The time of drafting without that of reading, which is no loss of this draft. None if it
+        tells nothing: a first draft may compile, and has read for a time that is not known."""
+        drafts = [draft for draft, _ in self._drafted]
+        is_first = not all(draft.model.has_drafted for draft in drafts)
+        for draft in drafts:
+            draft.model.has_drafted = True
+        if self._unread and all(draft.model.known.drafts.is_calibrated for draft in drafts):
+            expected = sum(draft.time for draft in drafts)
+            if len(drafts) == 1:
+                drafts[0].model.learn_reading(self._unread, round_.drafting - expected)
+            return expected
+        return None if is_first else round_.drafting
+
+    def _took(self, round_: Round, drafting: float, plain: float, *, alone: bool) -> float:
+        """Learn from the times of a round. Returns: what counts as its time."""
+        costs, under_way, runs_ahead = self.costs, self._is_under_way, self._now.run_ahead
+        if round_.tree or not (under_way or runs_ahead):
+            expected = costs.rows(round_.rows) + drafting
+            costs.rows.observe(round_.rows, max(round_.verification, NO_TIME))
+            if len(self._drafted) == 1:
+                draft, _ = self._drafted[0]
+                draft.model.learn_time(draft.plan.length, drafting)
+            if round_.tree:  # by what such passes take: this one may have been delayed
+                return min(costs.rows(round_.rows) + drafting, _HICCUP * expected)
+            # What waiting for a draft costs in the mean: this round may have been slow.
+            return costs.rows(1) + drafting
+        if under_way and runs_ahead:
+            is_bare = self._before.bare and self._now.bare
+            # A pass that has begun before another request's round may be done by now.
+            if alone and self._before.bare == self._now.bare:
+                seconds = max(drafting + round_.verification, NO_TIME)
+                costs.ahead.observe(BARE if is_bare else KEEPING, seconds)
+            return plain if is_bare else max(plain, costs.ahead(KEEPING))
+        # A pass lies partly in another round.
+        return plain if under_way else costs.rows(1) + drafting
