@@ -223,11 +223,6 @@ class LearnedCosts:
         return min(max(self.ahead(BARE), _LEAST_PLAIN * self.rows(1)), self.rows(1))
 
     @property
-    def plain_is_known(self) -> bool:
-        """Whether `plain` is in seconds and was measured on this machine."""
-        return self.ahead.is_calibrated
-
-    @property
     def is_doubtful(self) -> bool:
         """Whether the unit of an assumed curve was taken from times that cannot be: running ahead
         hides at most half of a round of one row, and more rows hardly take less. Other programs

@@ -59,18 +59,9 @@ class SharedCosts(LearnedCosts):
     def __init__(self, alone: LearnedCosts, requests: int, *, runs_ahead: bool) -> None:
         self._alone, self.runs_ahead = alone, runs_ahead
         self.rows = SharedRows(alone.rows, requests)
-        hidden = alone.plain / alone.rows(1) if alone.plain_is_known else 1.0
-        self._plain = self.rows(1) * hidden
-        self.ahead = SharedRows(PassTimes([self._plain], weight=1), 1)
+        hidden = alone.plain / alone.rows(1) if alone.ahead.is_calibrated else 1.0
+        self.ahead = SharedRows(PassTimes([self.rows(1) * hidden], weight=1), 1)
         self._rereading = alone._rereading
-
-    @property
-    def plain(self) -> float:
-        return self._plain
-
-    @property
-    def plain_is_known(self) -> bool:
-        return self._alone.plain_is_known
 
     def observe_rereading(self, rows: int) -> None:
         self._alone.observe_rereading(rows)
