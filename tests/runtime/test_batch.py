@@ -22,7 +22,7 @@ from tokalign.runtime.draft.shared_costs import SharedRows, worth_verifying
 from tokalign.runtime.drafting import NoDrafter
 from tokalign.runtime.loop import Decoding, Limits, TargetVerifier
 from tokalign.runtime.mlx.batch import SharedModel
-from tokalign.runtime.mlx.batch_split import can_share_passes
+from tokalign.runtime.mlx.batch_split import way_to_share
 from tokalign.runtime.mlx.sampling import CallableSampler, Sampling
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.options import CacheOptions
@@ -62,7 +62,7 @@ TREES = (
 def test_a_row_sees_in_a_shared_pass_what_it_sees_alone(architecture: str) -> None:
     """Also after a cache was cut back or its rows were moved, and after a pass that ran ahead."""
     model = zoo.make_model(architecture)
-    assert can_share_passes(model) == (architecture not in APART)
+    assert (way_to_share(model) is None) == (architecture in APART)
     if architecture in APART:
         return
     shared, chance = SharedModel(model), Random(architecture)

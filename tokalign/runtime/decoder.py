@@ -29,7 +29,7 @@ from tokalign.runtime.draft.trained import with_trained
 from tokalign.runtime.drafting import Drafting, make_drafter, make_model_drafter
 from tokalign.runtime.grammar import Constraint, Grammar, constrain
 from tokalign.runtime.loop import Decoding, Limits, TargetVerifier
-from tokalign.runtime.mlx.batch_split import can_share_passes
+from tokalign.runtime.mlx.batch_split import way_to_share
 from tokalign.runtime.mlx.context_files import ContextFiles
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.sampling import Sampling
@@ -175,7 +175,7 @@ class Decoder:
 
     def open_batch(self) -> Batch:
         """What decodes several generations together, or in turns if they cannot share passes."""
-        if not can_share_passes(self.target.model):
+        if way_to_share(self.target.model) is None:
             return OwnPasses()
         drafter = self.drafter if self.drafting.options.uses_drafter else None
         known = self.drafting.knowledge

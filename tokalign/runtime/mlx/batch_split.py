@@ -77,10 +77,6 @@ class SharedLayer:
         return SharedLayer([part[index] for part in self.parts], self._segments)
 
 
-class _SplitAttention:
-    """Mixed into the class of a module that attends by the function named `_ATTENTION`."""
-
-
 class _SplitCalls:
     """Mixed into the class of a module that is called for each session.
 
@@ -165,14 +161,10 @@ def _part(joined: ArraysCache, caches: Sequence[ArraysCache]) -> None:
         cache.cache = [state[i : i + 1] for state in joined.cache]
 
 
-def can_share_passes(model: Any) -> bool:
-    """Whether sessions of this model can share passes."""
-    return way_to_share(model) is not None
-
-
 @once_per_model
 def way_to_share(model: Any) -> str | None:
-    """Where a shared pass is split: at "attention", or at "modules"; None where it cannot be."""
+    """Where a shared pass is split: at "attention" or at "modules"; None where it cannot be, so
+    that sessions of this model cannot share passes."""
     if not isinstance(model, nn.Module):
         return None
     for way in ("attention", "modules"):
@@ -204,7 +196,7 @@ def shared_twin(model: Any, segments: Segments, *, at_attention: bool) -> Any:
             return mixed_in(_SplitCalls, module, _segments=segments, _turns=turns)
         names = {_ATTENTION: _attention_of(segments)}
         own = {n: _with_names(function, names) for n, function in attending.items()}
-        return mixed_in(type("Split", (_SplitAttention,), own), module)
+        return mixed_in(type("Split", (), own), module)
 
     return twin_of(with_row_positions(model, segments), replace)
 

@@ -4,7 +4,6 @@ apart and put together. Its name has a digest, so that one that was cut or chang
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ import numpy as np
 from mlx.utils import tree_flatten, tree_unflatten
 from mlx_lm.models.cache import (
     ArraysCache,
-    CacheList,
     ChunkedKVCache,
     ConcatenateKVCache,
     KVCache,
@@ -24,7 +22,7 @@ from mlx_lm.models.cache import (
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
-from tokalign.runtime.mlx.layers import leaves_of
+from tokalign.runtime.mlx.layers import leaves_of, with_leaves
 from tokalign.tables.finding import file_sha256
 
 _FORMAT = "tokalign-context 2"
@@ -129,13 +127,7 @@ def put_together(
             state = (*state[:2], length, *state[2:])
         leaves.append(KINDS[kind].from_state(state))
     remaining = iter(leaves)
-    return [_with_leaves(layer, remaining) for layer in layers]
-
-
-def _with_leaves(layer: Any, leaves: Iterator[Any]) -> Any:
-    if isinstance(layer, CacheList):
-        return CacheList(*[_with_leaves(cache, leaves) for cache in layer.caches])
-    return next(leaves)
+    return with_leaves(layers, lambda _: next(remaining))
 
 
 def common_ids(left: NDArray[np.uint32], right: NDArray[np.uint32]) -> int:

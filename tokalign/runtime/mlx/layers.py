@@ -146,6 +146,16 @@ def leaves_of(layers: Sequence[Any]) -> list[Any]:
     return leaves
 
 
+def with_leaves(layers: Sequence[Any], change: Callable[[Any], Any]) -> list[Any]:
+    """A list of layers with other caches in the places of its leaves."""
+    return [
+        CacheList(*with_leaves(layer.caches, change))
+        if isinstance(layer, CacheList)
+        else change(layer)
+        for layer in layers
+    ]
+
+
 def _opened(layer: Any) -> Any:
     if isinstance(layer, ConcatenateKVCache):
         _take_back(layer, 0)  # drops what mlx-lm has trimmed, which is still in there

@@ -24,10 +24,10 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
-from mlx_lm.models.cache import CacheList, KVCache, QuantizedKVCache, make_prompt_cache
+from mlx_lm.models.cache import KVCache, QuantizedKVCache, make_prompt_cache
 from numpy.typing import NDArray
 
-from tokalign.runtime.mlx.layers import Layers, becomes_window, leaves_of
+from tokalign.runtime.mlx.layers import Layers, becomes_window, leaves_of, with_leaves
 from tokalign.runtime.mlx.twins import twin_of
 from tokalign.runtime.mlx.weights import once_per_model
 from tokalign.runtime.mlx.window_cache import WindowCache
@@ -229,16 +229,10 @@ def _takes_trees(model: Any) -> bool:
     Layers(layers, rewinds=True).open()
     if not _can_hold_trees(layers):
         return False
-    traced = [_traced(layer, log) for layer in layers]
+    traced = with_leaves(layers, lambda leaf: _Traced(leaf, log))
     twin = with_row_positions(model, positions)
     try:
         logits = twin(mx.zeros((1, _ROWS), mx.uint32), cache=traced)
     except (TypeError, ValueError):  # it calculates with the offset, or has rotary rows of its own
         return False
     return log["masks"] > 0 and not (log["arrays"] and bool(mx.isnan(logits).any()))
-
-
-def _traced(layer: Any, log: Counter[str]) -> Any:
-    if isinstance(layer, CacheList):
-        return CacheList(*[_traced(inner, log) for inner in layer.caches])
-    return _Traced(layer, log)
