@@ -309,12 +309,8 @@ class TargetVerifier:
 
     def _choose(self, ids: Sequence[TargetId], tree: TokenTree[TargetId]) -> Choices:
         """The target's choice after the context and after each proposed id that matters."""
-        fed = self.session.rows
-        if tree.chain_length == len(tree):
-            logits = self.session.logits([*ids, *tree.ids], last=len(tree) + 1)
-        else:
-            logits = self.session.tree(ids, tree)
-        return self.choices(ids, tree, logits, self.session.rows - fed)
+        reads = self.session.reads([*ids], tree)
+        return self.choices(ids, tree, self.session.run(reads), len(reads.tokens))
 
     def choices(
         self, ids: Sequence[TargetId], tree: TokenTree[TargetId], logits: Array, rows: int

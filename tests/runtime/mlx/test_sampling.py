@@ -19,7 +19,7 @@ from tokalign.runtime.drafting import NoDrafter
 from tokalign.runtime.loop import Limits, TargetVerifier, decode
 from tokalign.runtime.mlx.noise import TARGET, gumbel
 from tokalign.runtime.mlx.sampling import Sampling, logprobs_of
-from tokalign.runtime.mlx.session import top_k
+from tokalign.runtime.mlx.session import PassRows, top_k
 from tokalign.runtime.rounds import Context
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -134,11 +134,12 @@ def test_plain_decoding_runs_ahead_of_the_host() -> None:
     order: list[str] = []
 
     class Session:
-        seconds, passes, rows = 0.0, 0, 0
+        def reads(self, ids: Any, tree: Any) -> PassRows[TargetId]:
+            return PassRows(ids, 0, ids, 1)
 
-        def logits(self, ids: Any, last: int = 1) -> Any:
+        def run(self, reads: PassRows[TargetId]) -> Any:
             order.append("pass")
-            return rows(last)
+            return rows(reads.wanted)
 
         def feed(self, token: Any) -> Any:
             order.append("pass")

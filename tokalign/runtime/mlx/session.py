@@ -65,7 +65,7 @@ class ModelSession(ModelCache[Id]):
         holds of `ids` is not computed again, except for those positions."""
         ids = list(ids)
         assert 0 < last <= len(ids), f"{last} rows of {len(ids)} ids"
-        return self._run(self._chain(ids, last))
+        return self.run(self._chain(ids, last))
 
     def reads(self, ids: list[Id], tree: TokenTree[Id]) -> PassRows[Id]:
         """What a pass reads that verifies a tree after `ids`; the cache is made ready for it."""
@@ -99,7 +99,8 @@ class ModelSession(ModelCache[Id]):
         self.quantize()  # which replaces layers, so it comes before their masks are set
         return PassRows(ids, kept, [*ids[kept:], *tree.ids], 1 + len(tree), tree)
 
-    def _run(self, rows: PassRows[Id]) -> Array:
+    def run(self, rows: PassRows[Id]) -> Array:
+        """The wanted logits f[wanted, vocabulary] of a pass, lazy."""
         tokens = self.tokens(rows.tokens)
         with self._changing():
             if rows.tree is None:
@@ -140,7 +141,7 @@ class ModelSession(ModelCache[Id]):
         of the others are computed. None computes the row of the last context id, then all others.
         """
         if computed is None:
-            return self._run(self._branching(list(ids), tree))
+            return self.run(self._branching(list(ids), tree))
         context, tokens = list(ids), list(tree.ids[computed:])
         self.quantize()
         with self._changing():
