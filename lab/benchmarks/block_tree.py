@@ -196,7 +196,7 @@ class Bench:
         if model is None:
             return free
         given = Knowledge.given(FREE_ROWS)
-        return Controller(given, free, model, fixed=True, timed=False)
+        return Controller(given, free, model, timed=False)
 
 
 def bench_options(command: Callable[..., None]) -> Callable[..., None]:

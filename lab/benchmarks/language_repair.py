@@ -98,9 +98,7 @@ def counted(
         if dictionary is not None:
             free = TreeDrafter(dictionary_sources(dictionary), rows=_ROWS - 1)
             known = Knowledge.given(FREE_ROWS)
-            made = (
-                free if block is None else Controller(known, free, block, fixed=True, timed=False)
-            )
+            made = free if block is None else Controller(known, free, block, timed=False)
         assert made is not None
         limits = Limits(max_tokens=len(ids) - prompt - _DEPTH - _ROWS)
         events = decode(Context(ids[:prompt]), made, ReplayVerifier(ids), limits=limits)

@@ -147,7 +147,7 @@ def made(
         return drafter
     free = TreeDrafter([ContextCopy()], rows=12 if how == "tree" else None)
     if how == "tree":
-        return Controller(Knowledge.given(FREE_ROWS), free, drafter, fixed=True, timed=False)
+        return Controller(Knowledge.given(FREE_ROWS), free, drafter, timed=False)
     rows = PassTimes([1.0 + 0.001 * row for row in range(40)], weight=4)
     models = {DRAFTER: ModelKnowledge(PassTimes([0.001] * 16, weight=4))}
     known = Knowledge(costs=LearnedCosts(rows), models=models)

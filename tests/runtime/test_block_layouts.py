@@ -84,7 +84,7 @@ def test_guesses_never_change_the_output(kind: str, sampling: str, how: str) -> 
         drafter: Any = BlockDrafter(DFlashSession(network, session), sampler=chosen)
         if how == "tree":
             free = TreeDrafter([ContextCopy()], rows=12)
-            drafter = Controller(Knowledge.given(FREE_ROWS), free, drafter, fixed=True, timed=False)
+            drafter = Controller(Knowledge.given(FREE_ROWS), free, drafter, timed=False)
         emitted, rounds = rounds_of(drafter, session, chosen, limits=Limits(max_tokens=50))
         assert emitted == plain
     assert max(one.accepted for one in rounds) >= 5, "the ids of a block"

@@ -96,7 +96,7 @@ def test_its_answer_joins_the_one_tree(sampling: str) -> None:
     chosen, session = SAMPLINGS[sampling], opened()
     hybrid = TreeDrafter([ContextCopy()], rows=15)
     given = Knowledge.given(FREE_ROWS)
-    joined = Controller(given, hybrid, beam_drafter(session, chosen), fixed=True, timed=False)
+    joined = Controller(given, hybrid, beam_drafter(session, chosen), timed=False)
     emitted, rounds = rounds_of(joined, session, chosen)
     assert emitted == generate(NoDrafter(), chosen)
     assert max(len(one.tree) for one in rounds) == 15

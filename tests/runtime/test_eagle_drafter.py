@@ -51,7 +51,7 @@ def made(how: str, session: TargetModelSession, network: Eagle3Drafter, how_chos
     if how != "joined":
         return drafter
     free = TreeDrafter([ContextCopy()], rows=12)
-    return Controller(Knowledge.given(FREE_ROWS), free, drafter, fixed=True, timed=False)
+    return Controller(Knowledge.given(FREE_ROWS), free, drafter, timed=False)
 
 
 @pytest.mark.parametrize("how", ["beams", "chain", "joined"])

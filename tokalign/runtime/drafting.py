@@ -175,7 +175,7 @@ def make_drafter(
     if not models:
         return free
     given = Knowledge.given(drafting.costs, drafting.model_worth)
-    return Controller(given, free, *models, fixed=True, timed=False)
+    return Controller(given, free, *models, timed=False)
 
 
 def make_model_drafter(

@@ -224,7 +224,7 @@ def test_the_best_rate_wins(offered: float | None, right: float, drafts: bool) -
     source = ScriptedSource(None if offered is None else 7, offered or 0.5)
     knowledge = Knowledge.given(costs, {DRAFT: ModelWorth(Acceptance(start=right))})
     model = ScriptedModel(lambda *_: TokenTree.chain([TargetId(7)], "draft", [right]))
-    controller = Controller(knowledge, TreeDrafter([source]), model, fixed=True, timed=False)
+    controller = Controller(knowledge, TreeDrafter([source]), model, timed=False)
     proposal = controller.propose(Context([TargetId(1)]), 8)
     assert bool(proposal.draft_passes) == drafts
     assert bool(proposal.tree) == (drafts or offered is not None)
@@ -280,17 +280,20 @@ def test_proposals_go_no_further_than_one_step_beyond_what_was_measured() -> Non
     assert any(rows == reach > 2 for rows, reach in seen)
 
 
-@pytest.mark.parametrize("steps", [2, None])
-def test_now_and_then_a_longer_draft_is_tried_unless_its_length_is_given(steps: int | None) -> None:
-    costs = RoundCosts(rows=(1.0, 1.1, 1.2, 1.3), draft_pass=0.3)
-    knowledge = Knowledge.given(costs, {DRAFT: ModelWorth(Acceptance(start=0.9))})
+@pytest.mark.parametrize(("timed", "lengths"), [(False, {3}), (True, {2, 5})])
+def test_now_and_then_a_longer_draft_is_tried_unless_its_length_is_given(
+    timed: bool, lengths: set[int]
+) -> None:
+    costs = RoundCosts(rows=tuple(1.0 + 0.05 * n for n in range(16)), draft_pass=0.2)
+    knowledge = Knowledge.given(costs, {DRAFT: ModelWorth(Acceptance(start=0.6))})
+    knowledge.rounds = 1  # else plain decoding would be timed first
     model = ScriptedModel(
-        lambda _, steps: TokenTree.chain([TargetId(7)] * steps, "draft", [0.9] * steps), steps or 3
+        lambda _, steps: TokenTree.chain([TargetId(7)] * steps, "draft", [0.6] * steps), 3
     )
-    fixed = steps is not None
-    controller = Controller(knowledge, TreeDrafter([]), model, fixed=fixed, timed=False)
+    controller = Controller(knowledge, TreeDrafter([]), model, timed=timed)
+    controller.observe(Round(limit=0, tree=EMPTY_TREE, path=(), emitted=(TargetId(7),)))
     passes = [controller.propose(Context([TargetId(1)]), 16).draft_passes for _ in range(40)]
-    assert set(passes) == ({2} if steps else {passes[0], min(16, 2 * passes[0] + 1)})
+    assert set(passes) == lengths
 
 
 @pytest.mark.parametrize("ends", [120, 1000], ids=["a copy", "a copy without end"])

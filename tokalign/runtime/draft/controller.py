@@ -66,8 +66,8 @@ class Controller(Drafter):
     """The drafter of one request.
 
     free: sources that only look up, in microseconds. models: draft in passes; one of each kind.
-    fixed: whenever a model drafts, it takes its own number of steps; else that is chosen.
-    timed: whether the rounds' times are learned from; not where costs are given.
+    timed: whether rounds are timed, to learn what they cost and to choose the lengths of drafts;
+    else costs are given, and a model takes its own number of steps.
     costs: what rounds cost. Others than those known are set while passes are shared.
     """
 
@@ -76,12 +76,11 @@ class Controller(Drafter):
         knowledge: Knowledge,
         free: TreeDrafter,
         *models: ModelDrafter,
-        fixed: bool = False,
         timed: bool = True,
     ) -> None:
-        self._knowledge, self._free, self._fixed, self.is_timed = knowledge, free, fixed, timed
+        self._knowledge, self._free, self.is_timed = knowledge, free, timed
         self.costs: LearnedCosts = knowledge.costs
-        self._models = [DraftingModel(model, knowledge, fixed=fixed) for model in models]
+        self._models = [DraftingModel(model, knowledge, fixed=not timed) for model in models]
         for model in models:
             model.meanwhile = free.ask_ahead
         self.losses, self._offers = knowledge.losses.next_request(), knowledge.offers
@@ -276,7 +275,7 @@ class Controller(Drafter):
         for draft in drafts:
             model, plan, length = draft.model, draft.plan, draft.plan.length
             model.known.trials.tried(pays=not draft.trial and self._pays(plan))
-            if not self._fixed and self._free.rows is None and (draft.trial or longer):
+            if self.is_timed and self._free.rows is None and (draft.trial or longer):
                 length = 2 * length + 1
             if (length := min(length, limit, MAX_DRAFT)) != plan.length:
                 plan = replace(plan, length=length)
