@@ -8,7 +8,7 @@ and its rows: they go to the proposals that bring most (`draft/shared_costs.py`)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
@@ -163,9 +163,7 @@ class SharedPasses:
         chosen: list[Array] = []
         for turn in going_on:
             assert turn.choices is not None
-            if not turn.verifier.may_run_ahead(turn.proposal) or isinstance(
-                turn.choices.chosen, Mapping
-            ):
+            if not turn.verifier.may_run_ahead(turn.proposal):
                 return
             chosen.append(turn.choices.chosen)
         if not going_on:

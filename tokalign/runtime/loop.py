@@ -223,13 +223,15 @@ class Choices(NamedTuple):
     """The target's choices.
 
     chosen: i[rows], lazy; or those ids by row that matter, read already. logprobs: f[vocabulary] of
-    each such row. likely: arrays i[rows, width] and f[rows, width] for the store of rows.
+    each such row. likely: arrays i[rows, width] and f[rows, width] for the store of rows. waited:
+    seconds that reading them has waited for passes of other generations.
     """
 
     chosen: Array | Mapping[int, TargetId]
     logprobs: Array | Mapping[int, Array]
     rows: int
     likely: tuple[Array, ...] = ()
+    waited: float = 0.0
 
 
 class TargetVerifier:
@@ -253,14 +255,13 @@ class TargetVerifier:
         self._sampler = sampler
         self._store, self._bare = store, False
         self._constraint = constraint
-        self._waited = 0.0
         self._ahead: tuple[int, Choices | Array] | None = None
         self._untold: tuple[list[TargetId], TokenTree[TargetId], tuple[Array, ...]] | None = None
 
     def verify(self, context: Context, proposal: Proposal) -> Verdict:
         ids = context.ids
         choices = self.chosen_ahead(ids, proposal) or self._choose(ids, proposal.tree)
-        if self.may_run_ahead(proposal) and not isinstance(choices.chosen, Mapping):
+        if self.may_run_ahead(proposal):  # so the choice is an array
             logits = self.session.feed(choices.chosen)
             self.session.start_ahead(*self.go_on(len(ids) + 1, logits))
         return self.verdict(ids, proposal, choices)
@@ -276,8 +277,7 @@ class TargetVerifier:
 
     def verdict(self, ids: Sequence[TargetId], proposal: Proposal, choices: Choices) -> Verdict:
         """The verdict on a proposal after `ids`, from the choices; waits for the pass."""
-        chosen, logprobs, fed, likely = choices
-        waited, self._waited = self._waited, 0.0
+        chosen, logprobs, fed, likely, waited = choices
         if self._store is not None and self._untold is not None:
             before, tree, arrays = self._untold
             self._store.learn(before, tree, *map(np.array, arrays))
@@ -319,8 +319,8 @@ class TargetVerifier:
         if tree and self._sampler.needs_order:
             likely = self._likely(logits)
             self.session.start(logits, *likely)
-            self._waited = self.session.wait_for_others(logits)
-            return Choices(*self._choose_along(ids, tree, logits, mask), rows, likely)
+            waited = self.session.wait_for_others(logits)
+            return Choices(*self._choose_along(ids, tree, logits, mask), rows, likely, waited)
         positions = [len(ids) + depth for depth in (0, *tree.depths)]
         chosen, logprobs = self._sampler.choose(logits, positions, ids=ids, mask=mask)
         # Processors and masks change the log-probabilities: the raw ones are then computed again.
