@@ -12,7 +12,7 @@ import pytest
 import zoo
 
 from tokalign.errors import IncompatibleError
-from tokalign.runtime.mlx.hidden_states import HiddenStates
+from tokalign.runtime.mlx.hidden_states import HiddenStates, as_head, head_of
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.taps import state_rows
 from tokalign.tokenizer.vocabulary import TargetId
@@ -36,7 +36,7 @@ def comes_from(model: Any) -> None:
     hidden = states.take()
     assert hidden.ndim == 2
     assert hidden.shape[0] == IDS.shape[1]
-    given = np.array(states.head(hidden))[:, : logits.shape[1]]
+    given = np.array(as_head(head_of(model))(hidden))[:, : logits.shape[1]]
     for one, other in zip(given, logits, strict=True):
         order = np.argsort(one, kind="stable")
         assert (np.diff(other[order]) >= -1e-4).all()

@@ -53,16 +53,13 @@ class _Watched:
 class HiddenStates:
     """A model whose passes also give their last hidden states.
 
-    model: to be called in the place of the one given; it shares its weights. head: turns hidden
-    states f[..., hidden] into logits f[..., vocabulary], before the model scales or caps them.
-    Raises: as `head_of`.
+    model: to be called in the place of the one given; it shares its weights. Raises: as `head_of`.
     """
 
     def __init__(self, model: Any) -> None:
         head = head_of(model)
         self._calls = _Calls()
         self.model = _watching(model, self._calls, lambda module: module is head)
-        self.head = as_head(head)
 
     def take(self) -> Array:
         """The states f[rows, hidden] of the latest pass, lazy. They are given once, then let go."""
