@@ -113,12 +113,12 @@ class ContextFiles:
         parent, begin = self._longest(ids, kinds)
         nodes = list(self._nodes.values())
         served = max((node.serves(ids) for node in nodes if self._chain(node)), default=0)
+        before = "" if parent is None else parent.key
         if len(ids) - served < _LEAST_NEW:
-            return "" if parent is None else parent.key
+            return before
         draft, theirs = "", list(held.draft)
         if self._draft is not None and theirs and (own := remembered(theirs)):
             draft = self._draft.keep(Held(theirs, own))
-        before = "" if parent is None else parent.key
         key = sha256(f"{before} {begin}".encode() + ids.tobytes()).hexdigest()[:32]
         if key in self._nodes:
             return key

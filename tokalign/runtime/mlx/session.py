@@ -142,15 +142,9 @@ class ModelSession(ModelCache[Id]):
         """
         if computed is None:
             return self.run(self._branching(list(ids), tree))
-        context, tokens = list(ids), list(tree.ids[computed:])
         self.quantize()
-        with self._changing():
-            with self._tree_model.pass_over(self.layers, len(tokens), tree) as model:
-                logits = self.forward(self.tokens(tokens), model, begin=len(context) + computed)
-            self._branches = context, tree
-        self.passes += 1
-        self.rows += len(tokens)
-        return logits
+        tokens = list(tree.ids[computed:])
+        return self.run(PassRows(list(ids), len(ids) + computed, tokens, len(tokens), tree))
 
     @cached_property
     def _tree_model(self) -> TreeModel:
