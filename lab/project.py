@@ -271,7 +271,8 @@ class RecordedSource:
 
     def advance(self, state: int, token: TargetId) -> int | None:
         """See `mixing.Source`."""
-        return self._answer.after(state, token)
+        following: int | None = self._answer.after(state, token)
+        return following
 
     def expect(self, state: int) -> Sequence[tuple[TargetId, float]]:
         """See `mixing.Source`."""

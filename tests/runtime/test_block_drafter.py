@@ -191,7 +191,7 @@ def test_a_block_joins_every_branch() -> None:
         [(TargetId(6), -0.1)],
     ]
     tree, _ = TreeDrafter([], max_tokens=8).offer(
-        [TargetId(0)], 8, [1.0] * 9, answers=[BlockAnswer(positions, "drafter")]
+        [TargetId(0)], 8, [1.0] * 9, answers=[BlockAnswer(positions, "drafter", [])]
     )
     paths = {tuple(tree.ids[i] for i in tree.path_to(index)) for index in range(len(tree))}
     assert {(1, 5, 6), (2, 5, 6)} <= paths

@@ -24,8 +24,9 @@ from tokalign.errors import BundleError, IncompatibleError
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.draft.context_copy import ContextCopy
 from tokalign.runtime.draft.controller import Controller
+from tokalign.runtime.draft.growth import BlockAnswer
 from tokalign.runtime.draft.knowledge import Knowledge
-from tokalign.runtime.draft.trained import BLOCK, BlockDrafter, LinkedAnswer
+from tokalign.runtime.draft.trained import BLOCK, BlockDrafter
 from tokalign.runtime.draft.tree import FREE_ROWS, TreeDrafter
 from tokalign.runtime.drafting import NoDrafter
 from tokalign.runtime.loop import Limits
@@ -119,10 +120,10 @@ def test_alone_each_guess_follows_the_one_before(kind: str, sampling: str | None
 def test_a_linked_answer_goes_on_from_what_was_read() -> None:
     a, b, c, d = map(TargetId, (1, 2, 3, 4))
     block = Guess([[(a, -0.1)], [(b, -0.5)], [(c, -0.5)]], [{a: [(d, -0.2)]}, {d: [(a, -0.3)]}])
-    answer = LinkedAnswer(block, BLOCK)
+    answer = BlockAnswer(block.positions, BLOCK, block.links)
 
     def expected(*path: TargetId) -> list[TargetId]:
-        state: int | None = -1
+        state = answer.root
         for token in path:
             state = None if state is None else answer.after(state, token)
         return [] if state is None else [token for token, _ in answer.expect(state)]

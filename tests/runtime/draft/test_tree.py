@@ -180,7 +180,7 @@ def test_what_is_asked_ahead_changes_no_tree(seed: int, text: list[int]) -> None
             if ahead:
                 drafter.ask_ahead(context)
             asked.clear()
-            answer = BlockAnswer(positions, "block")
+            answer = BlockAnswer(positions, "block", [])
             found.append(drafter.offer(context, 8, [1.0] * 9, answers=[answer])[0])
             assert (context in asked) != ahead, "about the text itself"
             context = (*context, TargetId(token))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from math import expm1, log
-from typing import Any
+from typing import Any, TypeAlias
 
 from tokalign.runtime.draft.costs import Plan
 from tokalign.runtime.draft.mixing import LEAST_REACHED, MOST, Expected, Mixer
@@ -26,15 +26,18 @@ FORCED = "grammar"
 
 _UNLEARNED = Shift()
 
+Listed: TypeAlias = Sequence[tuple[TargetId, float]]
+"""Ids, the most probable first, each with its log-odds or its log-probability."""
+
 
 class Answer:
     """A draft model's answer as one more source. A state is the index of an id of its tree; -1 for
     the text, None after an id that is not in the tree. root: the state of the text so far."""
 
     def __init__(self, tree: TokenTree[TargetId]) -> None:
-        self.root: int | None = -1
+        self.root: Any = -1
         self.name = tree.sources[0] if tree else "draft"
-        self._expected: dict[int, list[tuple[TargetId, float]]] = {}
+        self._expected: dict[Any, list[tuple[TargetId, float]]] = {}
         self._next: dict[tuple[int, TargetId], int] = {}
         for index, (token, parent, probability) in enumerate(
             zip(tree.ids, tree.parents, tree.probabilities, strict=True)
@@ -44,11 +47,11 @@ class Answer:
         for siblings in self._expected.values():  # a tree has them in any order
             siblings.sort(key=_odds, reverse=True)
 
-    def expect(self, state: int) -> Sequence[tuple[TargetId, float]]:
+    def expect(self, state: Any) -> Sequence[tuple[TargetId, float]]:
         """See `Source.expect`."""
         return self._expected.get(state, ())
 
-    def after(self, state: int, token: TargetId) -> int | None:
+    def after(self, state: Any, token: TargetId) -> Any:
         """The state after one more id."""
         return self._next.get((state, token))
 
@@ -61,26 +64,37 @@ class Answer:
 class BlockAnswer(Answer):
     """A block drafter's answer: distributions of the coming positions, whatever comes between.
 
-    A state is a position, -1 for the next one. So where another source knows a path, the block's
-    probabilities join it at every depth, on every branch. Few trees reach the last positions, so
-    log-odds are computed where they are asked for.
-    positions: for each position its most probable ids, with log-probabilities.
+    A state is the position of the last id, -1 for the text, and that id if the block knows what
+    comes after it. So where another source knows a path, the block's probabilities join it at every
+    depth, on every branch. Few trees reach the last positions, so log-odds are computed where they
+    are asked for.
+    positions: for each position its most probable ids, with log-probabilities. links: for each
+    position but the last, those of the next one after some of its ids; empty if none are known.
     """
 
-    def __init__(self, positions: Sequence[Sequence[tuple[TargetId, float]]], name: str) -> None:
+    def __init__(
+        self, positions: Sequence[Listed], name: str, links: Sequence[Mapping[TargetId, Listed]]
+    ) -> None:
         super().__init__(EMPTY_TREE)
-        self.name = name
-        self._listed, self._positions = [*positions], len(positions)
+        self.root, self.name = (-1, None), name
+        self._positions, self._links = positions, links
 
-    def expect(self, state: int) -> Sequence[tuple[TargetId, float]]:
+    def expect(self, state: tuple[int, TargetId | None]) -> Listed:
         if (known := self._expected.get(state)) is None:
-            listed = self._listed[state + 1] if self._listed else ()
+            position, token = state
+            listed: Listed = self._positions[position + 1] if self._positions else ()
+            listed = listed if token is None else self._links[position][token]
             known = [(token, _odds_of_log(logprob)) for token, logprob in listed]
             self._expected[state] = known
         return known
 
-    def after(self, state: int, token: TargetId) -> int | None:
-        return state + 1 if state + 2 < self._positions else None
+    def after(
+        self, state: tuple[int, TargetId | None], token: TargetId
+    ) -> tuple[int, TargetId | None] | None:
+        position = state[0] + 1
+        if position + 1 >= len(self._positions):
+            return None
+        return position, token if self._links and token in self._links[position] else None
 
 
 def log_odds(probability: float) -> float:
@@ -151,7 +165,7 @@ class Growth:
         self.names: list[str] = []
         self.probabilities: list[float] = []
         self._places: list[AskedText | None] = [place]
-        self._answered: list[Sequence[int | None]] = [[answer.root for answer in answers]]
+        self._answered: list[Sequence[Any]] = [[answer.root for answer in answers]]
         self._depths, self._reached, self._rules = [0], [1.0], [rule]
         self._candidates: list[Sequence[Candidate]] = []
         self._seen: int | None = -1  # the last id of the tree that was emitted
@@ -226,7 +240,7 @@ class Growth:
         self.probabilities.append(chance)
         self._reached.append(-negative)
         self._depths.append(self._depths[parent] + 1)
-        rule, answered = self._rules[parent], list[int | None]()
+        rule, answered = self._rules[parent], list[Any]()
         self._rules.append(None if rule is None else rule.advance(token))
         for answer, state in zip(self._answers, self._answered[parent], strict=True):
             answered.append(None if state is None else answer.after(state, token))

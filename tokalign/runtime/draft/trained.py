@@ -72,30 +72,6 @@ BLOCK = "block"
 """The source of ids that a block drafter guessed."""
 
 
-class LinkedAnswer(BlockAnswer):
-    """A block's answer that knows, after some ids, what the next position is. A state is a
-    position, or a larger number after such an id, looked at when a path comes by."""
-
-    def __init__(self, block: Guess, name: str) -> None:
-        super().__init__(block.positions, name)
-        self._links = block.links
-        self._after: list[int] = []  # the positions of states after ids
-        self._linked: dict[tuple[int, TargetId], int] = {}
-
-    def after(self, state: int, token: TargetId) -> int | None:
-        own = state + 1 - self._positions
-        position = self._after[own] if own >= 0 else state
-        place = (position + 1, token)
-        if place not in self._linked:
-            links = self._links[position + 1 : position + 2]
-            if not links or token not in links[0]:
-                return super().after(position, token)
-            self._linked[place] = len(self._listed) - 1
-            self._after.append(position + 1)
-            self._listed.append(links[0][token])
-        return self._linked[place]
-
-
 class BlockDrafter(ModelDrafter):
     """A block drafter as a drafter of one request, alone or as the model of a hybrid.
 
@@ -131,9 +107,7 @@ class BlockDrafter(ModelDrafter):
         return Proposal(tree=TokenTree.chain(ids, BLOCK, probabilities))
 
     def answer(self, proposal: Proposal) -> Answer:
-        if self._block.links:
-            return LinkedAnswer(self._block, BLOCK)
-        return BlockAnswer(self._block.positions, BLOCK)
+        return BlockAnswer(self._block.positions, BLOCK, self._block.links)
 
 
 def with_trained(
