@@ -28,7 +28,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tokalign.runtime.draft.costs import BARE, KEEPING, MAX_DRAFT, MAX_IDS, LearnedCosts, Plan
-from tokalign.runtime.draft.knowledge import ALONE, NO_TIME, Knowledge
+from tokalign.runtime.draft.knowledge import NO_OFFER, NO_TIME, Knowledge
 from tokalign.runtime.draft.losses import Losses
 from tokalign.runtime.draft.model_drafts import DraftingModel, ModelDraft
 from tokalign.runtime.draft.neural import ModelDrafter
@@ -122,7 +122,7 @@ class Controller(Drafter):
             return self._draft(context, given, limit)
         wanted = self._model_draft(context, limit)
         # Beside a model that may draft, the free sources grow no whole tree.
-        over = wanted.plan if wanted and not (wanted.trial or wanted.reading) else ALONE
+        over = wanted.plan if wanted and not (wanted.trial or wanted.reading) else NO_OFFER
         offer, plan = self._ask(context, limit, over=over)
         if learns and self._is_poor_time(plan, over):
             knowledge.plain_timings.tried()
@@ -193,7 +193,7 @@ class Controller(Drafter):
         return self._before.run_ahead and self.costs.runs_ahead
 
     def _ask(
-        self, context: Context, limit: int, *, over: Plan = ALONE
+        self, context: Context, limit: int, *, over: Plan = NO_OFFER
     ) -> tuple[TokenTree[TargetId], Plan]:
         """The free sources' best tree, and its plan; asked seldom where it cannot be used.
 

@@ -26,7 +26,7 @@ FORCED = "grammar"
 
 _UNLEARNED = Shift()
 
-Listed: TypeAlias = Sequence[tuple[TargetId, float]]
+Guesses: TypeAlias = Sequence[tuple[TargetId, float]]
 """Ids, the most probable first, each with its log-odds or its log-probability."""
 
 
@@ -73,16 +73,16 @@ class BlockAnswer(Answer):
     """
 
     def __init__(
-        self, positions: Sequence[Listed], name: str, links: Sequence[Mapping[TargetId, Listed]]
+        self, positions: Sequence[Guesses], name: str, links: Sequence[Mapping[TargetId, Guesses]]
     ) -> None:
         super().__init__(EMPTY_TREE)
         self.root, self.name = (-1, None), name
         self._positions, self._links = positions, links
 
-    def expect(self, state: tuple[int, TargetId | None]) -> Listed:
+    def expect(self, state: tuple[int, TargetId | None]) -> Guesses:
         if (known := self._expected.get(state)) is None:
             position, token = state
-            listed: Listed = self._positions[position + 1] if self._positions else ()
+            listed: Guesses = self._positions[position + 1] if self._positions else ()
             listed = listed if token is None else self._links[position][token]
             known = [(token, _odds_of_log(logprob)) for token, logprob in listed]
             self._expected[state] = known

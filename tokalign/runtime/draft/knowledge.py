@@ -27,7 +27,7 @@ _MOST = 0.95
 NO_TIME = 1e-9
 """What takes next to nothing, as far as is known."""
 
-ALONE = Plan(0, 0.0)
+NO_OFFER = Plan(0, 0.0)
 """The free sources offer nothing."""
 
 
@@ -86,7 +86,7 @@ class ModelWorth:
         acceptance: Acceptance | None = None,
         *,
         steps: int | None = None,
-        beside: Plan = ALONE,
+        beside: Plan = NO_OFFER,
         ahead: float = 0.0,
         luck: float = 0.0,
     ) -> Plan:
@@ -131,7 +131,7 @@ class ModelWorth:
         *,
         known: int,
         rows: int,
-        beside: Plan = ALONE,
+        beside: Plan = NO_OFFER,
         ahead: int = 0,
     ) -> None:
         """A draft of `passes` passes predicted the first `right` of the next `known` emitted ids.

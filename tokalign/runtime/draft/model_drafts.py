@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from tokalign.runtime.draft.costs import MAX_DRAFT, LearnedCosts, Plan
-from tokalign.runtime.draft.knowledge import ALONE, NO_TIME, Knowledge
+from tokalign.runtime.draft.knowledge import NO_OFFER, NO_TIME, Knowledge
 from tokalign.runtime.draft.neural import ModelDrafter
 from tokalign.runtime.draft.tree import MOST_READ
 from tokalign.runtime.rounds import Round
@@ -64,7 +64,7 @@ class DraftingModel:
         return self.known.times(most, self._row)
 
     def best(
-        self, costs: LearnedCosts, limit: int, beside: Plan = ALONE, luck: float = 0.0
+        self, costs: LearnedCosts, limit: int, beside: Plan = NO_OFFER, luck: float = 0.0
     ) -> Plan:
         """The draft that is expected to be best, beside what the free sources offer.
 
@@ -102,7 +102,7 @@ class ModelDraft(NamedTuple):
     trial: bool = False
     reading: float = 0.0
     offer: TokenTree[TargetId] = EMPTY_TREE
-    beside: Plan = ALONE
+    beside: Plan = NO_OFFER
 
     @property
     def time(self) -> float:
