@@ -16,8 +16,7 @@ nothing is random.
   longer is a loss, until drafts bring it back: waiting for drafts, keeping the target's logits.
 * Losses are bounded, whatever was expected. While drafting rests, rounds are bare.
 * A model reads what it has not, a prompt above all, when the rest of the answer is expected to save
-  that time: a rest as long as what it could have drafted so far, and some rounds. What it may save
-  counts, for it may be right more often than usual and is not asked where it is right less often.
+  that time (`ModelDraft.saves_reading`).
 * What is not expected to pay is tried again after waits that double (`Trials`): only drafts tell
   what drafts cost and bring.
 """

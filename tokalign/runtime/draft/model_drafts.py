@@ -18,7 +18,7 @@ from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
 _COMING = 32
-"""An answer is expected to go on for as many rounds as it has had, and these."""
+"""An answer is expected to go on for as many rounds as the model has waited, and these."""
 
 _DOUBT = 4
 """Rounds in which reading would have saved nothing, to which the mean of the others is drawn: it
@@ -123,8 +123,8 @@ class ModelDraft(NamedTuple):
         return saved / 2
 
     def saves_reading(self, room: int) -> bool:
-        """Whether the rest of the answer, of at most `room` ids, is expected to save the time of
-        reading."""
+        """Whether the rest of the answer is expected to save the time of reading: as many rounds
+        as it has had, and some more, but `room` ids at most."""
         missed, waited = self.model.missed, self.model.waited
         rounds = min(waited + _COMING, room / self.plan.tokens)
         return missed / (waited + _DOUBT) * rounds > self.reading

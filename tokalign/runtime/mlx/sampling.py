@@ -42,11 +42,8 @@ class Chooser(ABC):
 
     @property
     def needs_order(self) -> bool:
-        """Whether choices have to be made in the order of their positions, each position once.
-
-        Logits processors may keep a state.
-        """
-        return bool(self.processors)
+        """Whether choices have to be made in the order of their positions, each position once."""
+        return self.needs_history  # logits processors may keep a state
 
     def choose(
         self,
@@ -95,7 +92,6 @@ class Sampling(Chooser):
     _noise: keyed.Noise = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Raises: UsageError for an argument of a wrong type or out of its range."""
         require_number("temperature", self.temperature, least=0)
         require_number("top_p", self.top_p, least=0, most=1)
         require_integer("top_k", self.top_k, least=0)
@@ -119,7 +115,6 @@ class Sampling(Chooser):
         return self if self.temperature > 0 else None
 
     def pick(self, logprobs: Array, positions: Sequence[int]) -> Array:
-        """The choices i[rows] by log-probabilities f[rows, vocabulary] that are processed."""
         if self.temperature == 0:
             return mx.argmax(logprobs, axis=-1)
         return self._pick(logprobs, positions, self._noise.rows(positions, logprobs.shape[1]))
@@ -265,7 +260,6 @@ class CallableSampler(Chooser):
         return Sampling(processors=self.processors).draft_sampler(vocabulary)
 
     def pick(self, logprobs: Array, positions: Sequence[int]) -> Array:
-        """See `Chooser`; positions do not matter here."""
         return self.sampler(logprobs)
 
 
