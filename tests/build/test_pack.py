@@ -259,6 +259,13 @@ def test_the_language_of_a_prompt(
     assert language_of_prompt(tokenizer, chat, packs) == (language or "en")
 
 
+def test_a_short_message_is_not_english_by_the_name_of_its_role(tokenizer: Tokenizer[Any]) -> None:
+    packs = {path.name.partition(".")[0]: path for path in shipped(TABLES).glob("*.pack.tok")}
+    special = next(iter(tokenizer.vocabulary.specials))
+    chat = [special, *tokenizer.encode("user\nA teraz?"), special, *tokenizer.encode("assistant\n")]
+    assert language_of_prompt(tokenizer, chat, packs) == "pl"
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

@@ -48,7 +48,8 @@ _CODE_NAMES = re.compile(
     re.IGNORECASE,
 )
 _REMEDY = "set TOKALIGN_TABLES to a folder that you may write to"
-_FEWEST_WORDS = 3  # of a message in a chat, where the name of a role stands before the text
+_FEWEST_WORDS = 2  # of a message in a chat
+_ROLE = re.compile(r"\A\s*(?:user|assistant|system|model)\n")  # before it, in many templates
 
 
 class InstalledPacks:
@@ -149,9 +150,11 @@ def language_of_prompt(
             texts.append([])
         else:
             texts[-1].append(token)
-    spoken = [words for ids in reversed(texts) if (words := _words(target.decode(ids)))]
+    spoken = [text for ids in reversed(texts) if _words(text := target.decode(ids))]
     fewest = _FEWEST_WORDS if len(spoken) > 1 else 1
-    languages = (_language(words, packs) for words in spoken if len(words) >= fewest)
+    # A name of a role would make a short message English.
+    messages = (_words(_ROLE.sub("", text)) for text in spoken)
+    languages = (_language(words, packs) for words in messages if len(words) >= fewest)
     return next(filter(None, languages), None)
 
 
