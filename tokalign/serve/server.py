@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 import signal
 import socket
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from threading import Thread, current_thread, main_thread
+from collections.abc import Callable
+from threading import Thread
 
 import uvicorn
 from mlx_lm.utils import maybe_set_recommended_wired_limit
@@ -50,8 +49,7 @@ class Server:
         self._socket = _listening(host, port)
         self._host, self._port = self._socket.getsockname()[:2]
         maybe_set_recommended_wired_limit()
-        self.metrics = Metrics()
-        self.scheduler = Scheduler(Models(settings, note), settings, self.metrics)
+        self.scheduler = Scheduler(Models(settings, note), settings, Metrics())
         limits = {"most": settings.max_connections, "seconds": settings.read_timeout}
         connection = type("_Connection", (Connection,), limits)
         config = uvicorn.Config(
@@ -120,35 +118,19 @@ def _listening(host: str, port: int) -> socket.socket:
         ) from error
 
 
-class _Terminated(Exception):  # noqa: N818  # not an error
-    """SIGTERM was received."""
-
-
 def run(start: Callable[[], Server], ready: Callable[[Server], None]) -> None:
     """Serve until SIGTERM, which ends it normally, or Ctrl-C. Raises: KeyboardInterrupt.
 
     start: makes the server. ready: called when requests are answered.
     """
-    failure = None
-    with suppress(_Terminated), _sigterm_raises(), start() as server:
-        ready(server)
-        server.wait()
-        failure = server.scheduler.failure
+    try:
+        with start() as server:
+            ready(server)
+            server.wait()
+            failure = server.scheduler.failure
+    except SystemExit as ended:
+        if ended.code != 128 + signal.SIGTERM:  # as `end_once` says it
+            raise
+        return
     if failure is not None:
         raise failure
-
-
-@contextmanager
-def _sigterm_raises() -> Iterator[None]:
-    def terminate(_signal: int, _frame: object) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it is ending already
-        raise _Terminated
-
-    if current_thread() is not main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, terminate)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
