@@ -83,7 +83,7 @@ class Prompts:
         """The prompt of a conversation. effort: variables for a template that reads them and takes
         their values. check: is given its text before that is encoded. Raises: as `rendered`, and as
         `check` does."""
-        if self.form.calls is not None and self.form.calls.has_short_ids:
+        if self.form.calls is not None and self.form.calls.parser == "mistral":
             messages = with_call_ids(messages)
         if self.template is None:
             text = plain_text(messages)

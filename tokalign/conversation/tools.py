@@ -10,7 +10,7 @@ from secrets import choice as chosen
 from string import ascii_letters, digits
 from typing import Any, NamedTuple
 
-from tokalign.conversation.tool_calls import READERS, TAGS, Tags
+from tokalign.conversation.tool_calls import READERS, TAGS
 
 ANY_TOOL = ""
 """A `tool_choice` that leaves the tool to the model; other texts name one."""
@@ -106,21 +106,12 @@ class ToolFormat(NamedTuple):
         """The mark of a single call, which some models write without `begin` before it."""
         return _INNER_MARKS[self.parser][0] if self.parser in _OPENED else ""
 
-    @property
-    def has_short_ids(self) -> bool:
-        """Whether the template refuses ids of calls that are not short; see `with_call_ids`."""
-        return self.parser == "mistral"
-
 
 LLAMA = ToolFormat("llama3", "<|python_tag|>", "")
 """That of Llama 3: a line of JSON, which is a call without the mark too if the name is a tool's."""
 
 DEEPSEEK = ToolFormat("deepseek_v3", "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>")
 """That of DeepSeek V3 and R1, which fence arguments; V3.1 does not."""
-
-
-def _marks_of(tags: Tags) -> tuple[str, ...]:
-    return (*tags.name, *tags.key, tags.value, tags.tail)
 
 
 _DEEPSEEK_MARKS = ("<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>")
@@ -131,7 +122,7 @@ _INNER_MARKS: Mapping[str, tuple[str, ...]] = {
     "gemma4": ('<|"|>',),
     "kimi_k2": ("<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"),
     "mistral": ("[ARGS]", "[CALL_ID]"),
-    **{parser: _marks_of(tags) for parser, tags in TAGS.items()},
+    **{parser: (*tags.name, *tags.key, tags.value, tags.tail) for parser, tags in TAGS.items()},
 }
 _OPENED = {"deepseek_v3", "deepseek_v31", "kimi_k2", *TAGS}
 """Formats whose first inner mark, if any, begins a call."""
