@@ -546,7 +546,7 @@ def events_of(api: type[Rendering], text: str) -> tuple[list[Any], dict[str, Any
     tokenizer: Tokenizer[TargetId] = read_tokenizer(DEMO / "target")
     job = Job(request=ApiRequest(tools=[WEATHER]), put=print, form=FORM, opens_in="thought")
     job.tokenizer, job.prompt = tokenizer, Prompt(target=[TargetId(5)] * 3)
-    job.completion_tokens = len(text)
+    job.statistics.generation_tokens = len(text)
     given = [Emitted(text=part, token=7) for part in text]
     given.append(Emitted(text="", token=2, finish_reason="stop"))
     choice = Choice(0, job)

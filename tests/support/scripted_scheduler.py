@@ -80,7 +80,7 @@ def say(job: Job, *words: str) -> None:
     """An answer of these words, and its end."""
     put = job.put
     for index, word in enumerate(words):
-        job.completion_tokens += 1
+        job.statistics.generation_tokens += 1
         reason = "stop" if index == len(words) - 1 else None
         put(Emitted(text=word, token=5, logprob=0.0, finish_reason=reason, top_tokens=()))
     put(None)

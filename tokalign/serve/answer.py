@@ -132,14 +132,15 @@ class Usage(NamedTuple):
     @classmethod
     def of(cls, choices: Sequence[Choice]) -> Usage:
         """Those of all choices."""
-        jobs = [choice.job for choice in choices]
+        counted = [choice.job.statistics for choice in choices]
+        accepted = sum(each.num_accepted_draft_tokens for each in counted)
         firsts = [choice.job for choice in choices if choice.counts_prompt]
         return cls(
             prompt=sum(len(job.prompt.target) for job in firsts),
             cached=sum(job.cached for job in firsts),
-            completion=sum(job.completion_tokens for job in jobs),
-            accepted=sum(job.accepted for job in jobs),
-            rejected=sum(job.rejected for job in jobs),
+            completion=sum(each.generation_tokens for each in counted),
+            accepted=accepted,
+            rejected=sum(each.num_draft_tokens for each in counted) - accepted,
             thought=sum(choice.thought_tokens for choice in choices),
         )
 

@@ -76,6 +76,7 @@ class Answering:
             draft_session=self._draft,
             stops=self._marks,
         )
+        job.statistics = self.generation.statistics
         self.left = len(job.ids) - len(held.ids)
         self._steps, self._draft_steps = self._reading(), self._draft_reading()
 
@@ -102,24 +103,20 @@ class Answering:
         """
         if (kept := next(self._steps, None)) is not None:
             return kept
-        is_asked = self._job.passes or self._asks_at_once
+        is_asked = self._job.statistics.rounds or self._asks_at_once
         return [] if is_asked and next(self._draft_steps, None) is not None else None
 
     def deliver(self, round_: Round) -> None:
         """Hand over the ids of a round."""
-        job = self._job
-        job.passes += 1
-        pieces = self.generation.take(round_)
+        job, pieces = self._job, self.generation.take(round_)
         job.stop_text = self.generation.stop_text
         for piece in pieces:
             job.deliver(piece, rest="" if piece.ends is None else self.generation.rest())
-        job.accepted += round_.accepted
-        job.rejected += len(round_.tree) - round_.accepted
 
     def close(self) -> Held:
         """End. Returns: the caches, of all ids but the last one, as far as these were read."""
         ids = self._job.ids[:-1]
-        if not self._job.passes:
+        if not self._job.statistics.rounds:
             ids = ids[: common_prefix(ids, cast("list[TargetId]", list(self.target.held)))]
         held = _handed_over(self.target, ids)
         if self._draft is None:

@@ -16,6 +16,7 @@ from tokalign.runtime.generate import Piece
 from tokalign.runtime.grammar import Constraint
 from tokalign.runtime.mlx.contexts import Chain
 from tokalign.runtime.rounds import TARGET, Array, FinishReason, Outcome, Reading
+from tokalign.runtime.statistics import Statistics
 from tokalign.serve.request import ApiRequest
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
@@ -79,9 +80,9 @@ class Job:
     prediction: what it may repeat.
 
     The last group is the scheduler's, from the start on. answering: decodes it; cached: ids of the
-    prompt whose caches were found. chain: what is kept of the request. passes: of the target, after
-    the prompt. stop_text: the one that ended the answer, if one did. ended: why it ended.
-    is_enough: set by the answer's reader, who takes no more of it.
+    prompt whose caches were found. chain: what is kept of the request. statistics: of the answer.
+    stop_text: the one that ended it, if one did. ended: why it ended. is_enough: set by its reader,
+    who takes no more of it.
     """
 
     request: ApiRequest
@@ -105,10 +106,7 @@ class Job:
     chain: Chain = field(init=False)
     answering: Answering | None = None
     cached: int = 0
-    completion_tokens: int = 0
-    accepted: int = 0
-    rejected: int = 0
-    passes: int = 0
+    statistics: Statistics = field(default_factory=Statistics)
     stop_text: str | None = None
     ended: FinishReason | None = None
     is_enough: bool = False
@@ -127,7 +125,6 @@ class Job:
     def deliver(self, piece: Piece, *, rest: str = "") -> None:
         """Hand over one id of the answer. rest: the text that was held back, after the last one."""
         self.ids.append(piece.token)
-        self.completion_tokens += 1
         self.ended = piece.ends
         logprob, top = self._logprobs(piece.token, piece.logprobs)
         self.put(
@@ -139,7 +136,7 @@ class Job:
                 top_tokens=top,
                 source=piece.source,
                 outcome=piece.outcome,
-                number=self.passes,
+                number=self.statistics.rounds,
             )
         )
 

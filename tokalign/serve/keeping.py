@@ -14,10 +14,8 @@ from tokalign.runtime.mlx.contexts import Contexts, Held
 from tokalign.runtime.mlx.layers import expected_bytes, least_positions
 from tokalign.runtime.remembered import OutputStore, OutputStores
 from tokalign.serve import Settings
-from tokalign.serve.decoding import Answering
 from tokalign.serve.job import Job
 from tokalign.serve.models import Models
-from tokalign.tokenizer.vocabulary import TargetId
 
 _READ_AT_ONCE = 32
 """Ids of a prompt that are read in less time than contexts on disk are searched."""
@@ -54,7 +52,9 @@ class Keeping:
         if not self._models.loaded.forgets:
             for other in others:
                 if other.chain.owner == owner and other.answering is not None:
-                    held = _longer(held, prompt, other.answering)
+                    target = other.answering.target
+                    if (shared := target.shared_with(prompt)) > len(held.ids):
+                        held = Held(target.copy_of(shared), list(prompt[:shared]))
         if len(prompt) - len(held.ids) <= _READ_AT_ONCE:
             return held
         found = self._files_of(job).fetch(prompt, than=len(held.ids) + _READ_AT_ONCE)
@@ -108,13 +108,5 @@ class Keeping:
 
 def _expected_ids(job: Job) -> int:
     """How many ids a job's caches will hold."""
-    left = job.max_tokens - job.completion_tokens
-    return len(job.ids) + min(left, GROWTH - job.completion_tokens % GROWTH)
-
-
-def _longer(held: Held, ids: Sequence[TargetId], other: Answering) -> Held:
-    """The caches that hold more of a prompt: those given, or a copy of another answer's."""
-    shared = other.target.shared_with(ids)
-    if shared <= len(held.ids):
-        return held
-    return Held(other.target.copy_of(shared), list(ids[:shared]))
+    written = job.statistics.generation_tokens
+    return len(job.ids) + min(job.max_tokens - written, GROWTH - written % GROWTH)

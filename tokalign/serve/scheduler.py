@@ -293,16 +293,17 @@ class Scheduler:
                 continue
             if job.ended is not None:
                 self._finish(job)
-            elif job.passes == 1:
+            elif job.statistics.rounds == 1:
                 job.enter(State.READING)  # the draft model may have to read the prompt
 
     def _hand_over(self, job: Job, round_: Round, decoding: str) -> None:
         """Hand over what a round has emitted, and count it."""
-        before = job.completion_tokens
+        before = job.statistics.generation_tokens
         _answering(job).deliver(round_)
+        after = job.statistics.generation_tokens
         self.metrics.observe(round_)
-        self.metrics.output_tokens.labels(decoding).inc(job.completion_tokens - before)
-        if before // GROWTH < job.completion_tokens // GROWTH:
+        self.metrics.output_tokens.labels(decoding).inc(after - before)
+        if before // GROWTH < after // GROWTH:
             self._kept.leave_room(self._begun)
         if not before:
             self.metrics.first_token_seconds.observe(monotonic() - job.request.arrived)
