@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from threading import Condition, Event
+from threading import Event, Lock
 
 from tokalign.serve.admission import Refusal
 from tokalign.serve.job import Job
@@ -17,9 +17,8 @@ class WaitingRoom:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._changed = Condition()  # guards the rest
-        self._jobs: dict[Event, list[Job]] = {}  # of each body
-        self._has_news = False
+        self._lock, self._news = Lock(), Event()
+        self._jobs: dict[Event, list[Job]] = {}  # of each body; guarded by the lock
         self.is_closed = False
 
     def __len__(self) -> int:
@@ -27,7 +26,7 @@ class WaitingRoom:
 
     def enter(self, job: Job) -> None:
         """Let a request wait. Raises: Refusal if too many do, or at the end."""
-        with self._changed:
+        with self._lock:
             if self.is_closed:
                 raise end_of_service()
             others = self._jobs.keys() - {job.request.abandoned}
@@ -43,12 +42,12 @@ class WaitingRoom:
 
     def all(self) -> list[Job]:
         """Those that wait now."""
-        with self._changed:
+        with self._lock:
             return [job for jobs in self._jobs.values() for job in jobs]
 
     def take(self, job: Job) -> bool:
         """Take a request out. Returns: whether it was there; another thread may have ended it."""
-        with self._changed:
+        with self._lock:
             jobs = self._jobs.get(job.request.abandoned, [])
             is_there = job in jobs
             if is_there:
@@ -73,16 +72,13 @@ class WaitingRoom:
 
     def wake(self) -> None:
         """Say that something has changed."""
-        with self._changed:
-            self._has_news = True
-            self._changed.notify_all()
+        self._news.set()
 
     def wait(self, seconds: float) -> bool:
         """Wait for a change since the last call. Returns: whether there is one."""
-        with self._changed:
-            has_news = self._changed.wait_for(lambda: self._has_news, seconds)
-            self._has_news = False
-            return has_news
+        has_news = self._news.wait(seconds)
+        self._news.clear()  # whoever waits looks at everything afterwards
+        return has_news
 
 
 def end_of_service() -> Refusal:
