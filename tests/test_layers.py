@@ -133,7 +133,7 @@ RUNS_MODELS = {
         "runtime": "batch decoder generate request",
         "runtime/draft": "opening_knowledge trained",
         "serve": "answer app body completions connections decoding job keeping messages "
-        "models openapi preparing request responses scheduler server streams waiting",
+        "models preparing request responses scheduler server streams waiting",
         "train": "begun blocks drafters eagles from_model kinds labelled_corpus losses "
         "run teaching",
     }.items()

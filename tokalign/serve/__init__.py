@@ -4,7 +4,7 @@ HTTP is Starlette's and uvicorn's, bodies are msgspec's. From the wire to the mo
 
     server.py        the socket, signals, start and end
     connections.py   what uvicorn's connections lack: bounds, and clients that only stop sending
-    app.py           paths and statuses; admission.py: refusals, and who may ask; openapi.py
+    app.py           paths and statuses; admission.py: refusals, and who may ask
     page/            the chat page: page.html, page.css, its scripts, and the Markdown of answers
     body.py          the fields of a request, read by json_body.py; structured.py: its grammar
     streams.py       answers on their way to a client; answer.py: what all APIs' forms share

@@ -30,9 +30,8 @@ from tokalign.serve.admission import Refusal, authorized_key, refusal_of, requir
 from tokalign.serve.answer import Rendering, Usage
 from tokalign.serve.body import Common
 from tokalign.serve.completions import Chats, Completions
-from tokalign.serve.json_body import read
+from tokalign.serve.json_body import openapi, read
 from tokalign.serve.messages import Messages
-from tokalign.serve.openapi import openapi
 from tokalign.serve.page import read_page
 from tokalign.serve.page.markdown import blocks
 from tokalign.serve.request import DEFAULT, ApiRequest

@@ -1,4 +1,4 @@
-"""A body's JSON as the fields of its API."""
+"""A body's JSON as the fields of its API, and the OpenAPI document of these fields."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct
 
+from tokalign import __version__
 from tokalign.errors import UsageError, require
 
 _MOST_NESTING = 128
@@ -72,3 +73,24 @@ def _readable(error: str) -> str:
     if missing != message:
         return f"{f'{name}.' if name else ''}{missing} is missing"
     return f"{name}: {message[:1].lower()}{message[1:]}"
+
+
+def openapi(forms: Mapping[str, type[Struct]]) -> dict[str, Any]:
+    """An OpenAPI document of the bodies that each path takes."""
+    kinds = list(dict.fromkeys(forms.values()))
+    refs, schemas = msgspec.json.schema_components(
+        kinds, ref_template="#/components/schemas/{name}"
+    )
+    by_form = dict(zip(kinds, refs, strict=True))
+    paths: dict[str, Any] = {}
+    for path, form in forms.items():
+        content = {"application/json": {"schema": by_form[form]}}
+        operation = {
+            "summary": (form.__doc__ or "").partition("\n")[0],
+            "requestBody": {"required": True, "content": content},
+            "responses": {"200": {"description": "The answer, or its events."}},
+        }
+        paths[path] = {"post": operation}
+    info = {"title": "tokalign serve", "version": __version__}
+    components = {"schemas": schemas}
+    return {"openapi": "3.1.0", "info": info, "paths": paths, "components": components}
