@@ -72,11 +72,6 @@ class Choice:
         whole = [block.kind for block in self.blocks[: index + 1] if not block.is_broken]
         return "\n\n" if whole[-1] in whole[:-2] and whole[-2] != whole[-1] else ""
 
-    def take_tokens(self) -> list[Emitted]:
-        """The tokens since the last call."""
-        tokens, self.tokens = self.tokens, []
-        return tokens
-
     @property
     def calls(self) -> list[Block]:
         return [block for block in self.blocks if block.kind == "call" and not block.is_broken]
@@ -108,11 +103,7 @@ class Choice:
         if is_call and self.job.request.several_calls is False:
             self._end = step.at + 1
             self.job.is_enough = True
-        return self._placed(step)
-
-    def _placed(self, step: Step) -> Step:
-        """A step; where a block grows by it, the tokens that came before are the block's."""
-        if step.what == "grow":
+        if step.what == "grow":  # the tokens that came before are the block's
             if step.block.kind == "text":
                 self.spoken[step.at] += self._unplaced
             self._unplaced = []

@@ -87,7 +87,7 @@ class Chats(Rendering):
     def _frame(self, choice: Choice) -> dict[str, Any]:
         """What every part of a choice has."""
         frame: dict[str, Any] = {"index": choice.index, "finish_reason": choice.reason}
-        tokens = choice.take_tokens()
+        tokens, choice.tokens = choice.tokens, []
         if self.wants_logprobs:
             frame["logprobs"] = self._shown(choice, self.logprobs(choice, tokens))
         if self._tells_sources:
