@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from tokalign.cli.page import Run
 from tokalign.runtime.rounds import Round
+from tokalign.runtime.statistics import Statistics
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import Roles, TargetId, Vocabulary
 
@@ -45,4 +46,13 @@ def run_of(log: list[Round], tokens: dict[int, bytes]) -> Run:
         specials={i: f"<{i}>" for i in seen if i not in tokens},
         roles=Roles(),
     )
-    return Run(log, vocabulary, {"method": "draft", "translation": "exact", "seed": None})
+    how = {"method": "draft", "translation": "exact", "seed": None}
+    return Run(log, vocabulary, {**how, **statistics_of(log).summary()})
+
+
+def statistics_of(log: list[Round]) -> Statistics:
+    """The same rounds through the fold that `decode` prints."""
+    found = Statistics()
+    for one in log:
+        found.observe(one)
+    return found

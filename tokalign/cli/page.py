@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 from tokalign.cli.generation import OUTCOMES, times_plain
 from tokalign.cli.report import render, timeline_plot
 from tokalign.runtime.rounds import Outcome, Round
-from tokalign.runtime.statistics import Statistics
 from tokalign.tokenizer.vocabulary import TargetId, Vocabulary, token_bytes
 
 _PICTURES = {code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\t\n"}
@@ -122,9 +121,7 @@ def _origin(round_: Round, index: int) -> str:
 
 def run_page(run: Run) -> str:
     """Make one HTML document that needs nothing else. Cost: some microseconds per token."""
-    tokens, counted = list(shown_tokens(run)), Statistics()
-    for round_ in run.rounds:
-        counted.observe(round_)
+    tokens = list(shown_tokens(run))
     about = {**run.models, **{n: run.figures.get(n) for n in ("method", "translation", "seed")}}
     made = render(
         "page.html",
@@ -132,7 +129,6 @@ def run_page(run: Run) -> str:
         introduction=", ".join(f"{name} {v}" for name, v in about.items() if v is not None),
         prompt=run.prompt.translate(_VISIBLE),
         timeline=timeline_plot(run.rounds),
-        counted=counted,
         compared=times_plain(run.rounds),
         outcomes=OUTCOMES,
         counts=Counter(token.outcome for token in tokens),
