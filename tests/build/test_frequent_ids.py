@@ -11,10 +11,9 @@ from small_tables import bundle_of
 from small_tokenizers import write_tokenizer
 from written_tables import write_bundle
 
-from tokalign.build.alignment import build_alignment
+from tokalign.build.alignment import build_alignment, frequent_ids
 from tokalign.build.corpus import Corpus
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions
-from tokalign.build.frequent_ids import frequent_ids
 from tokalign.build.pack import build_pack
 from tokalign.errors import BundleError
 from tokalign.storage import sample_text

@@ -13,14 +13,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokalign.build.corpus import Stage, batches, silent
-from tokalign.build.frequent_ids import frequent_ids
 from tokalign.build.merge_sites import find_merge_sites
 from tokalign.tables.alignment import NO_TOKEN, Alignment, HealingTrie, Intersection
-from tokalign.tables.bundle import Bundle
+from tokalign.tables.bundle import Bundle, read_bundle
+from tokalign.tables.pack import word_probabilities
 from tokalign.tokenizer.tokenizer import Tokenizer
-from tokalign.tokenizer.vocabulary import DraftId, TargetId, Vocabulary
+from tokalign.tokenizer.vocabulary import DraftId, Id, TargetId, Vocabulary
 
 _BATCH = 1 << 17  # characters; encoding takes 200 bytes for each
+_WORDS = 1 << 16  # of a pack, the most frequent ones; 100 bytes each
+
+_COVERED = 0.985
+"""The share of a language's text that is made of the ids that are told. Of Llama 3.2's 128,256,
+49,462 have this share in each of seven packs; texts in these languages have up to 6 % of others,
+German, French and Hungarian ones 17 to 33."""
 
 
 def align(draft: Vocabulary[DraftId], target: Vocabulary[TargetId]) -> Alignment:
@@ -68,26 +74,46 @@ def intersect(draft: Vocabulary[DraftId], target: Vocabulary[TargetId]) -> Inter
     return Intersection(_map_ids(draft, target), _map_ids(target, draft))
 
 
-def _map_ids(
-    source: Vocabulary[DraftId] | Vocabulary[TargetId],
-    onto: Vocabulary[DraftId] | Vocabulary[TargetId],
-) -> NDArray[np.int32]:
+def _map_ids(source: Vocabulary[Any], onto: Vocabulary[Any]) -> NDArray[np.int32]:
     """For each id of `source` the id of `onto` with the same bytes; NO_TOKEN if there is none."""
     ids = onto.id_of
     return np.array([ids.get(token, NO_TOKEN) for token in source.tokens], dtype=np.int32)
 
 
+def frequent_ids(
+    tokenizer: Tokenizer[Id], packs: Iterable[Path], *, stage: Stage = silent
+) -> NDArray[np.uint32]:
+    """The ids u32[n], in their order, that the languages of these packs need most, those of single
+    bytes and those with a role. Raises: BundleError. Cost: 1 s a pack."""
+    vocabulary, packs = tokenizer.vocabulary, list(packs)
+    frequent = np.array([len(token) == 1 for token in vocabulary.tokens])
+    roles = vocabulary.roles
+    for token in (*roles.eos, roles.bos, roles.turn_start, roles.turn_end):
+        if token is not None:
+            frequent[token] = True
+    with stage(len(packs), "Counting the draft's ids") as advance:
+        for pack in packs:
+            shares = _shares(tokenizer, word_probabilities(read_bundle(pack), _WORDS))
+            order = np.argsort(-shares, kind="stable")
+            reached = np.cumsum(shares[order])
+            frequent[order[: 1 + np.searchsorted(reached, _COVERED * reached[-1])]] = True
+            advance(1)
+    return np.flatnonzero(frequent).astype(np.uint32)
+
+
+def _shares(tokenizer: Tokenizer[Id], words: dict[str, float]) -> NDArray[np.float64]:
+    """How often each id stands in a text of these words, f64[vocabulary]."""
+    encoded = tokenizer.encode_batch([*words])
+    lengths = [len(ids) for ids in encoded]
+    ids = np.fromiter((token for ids in encoded for token in ids), np.int64, sum(lengths))
+    weights = np.repeat(np.array([*words.values()]), lengths)
+    return np.bincount(ids, weights, len(tokenizer.vocabulary)).astype(np.float64)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
-    """Counts over a text, encoded by both tokenizers; shares are in [0, 1].
-
-    draft_token_coverage, target_token_coverage: share of the draft's, the target's tokens of the
-        text that are in the intersection.
-    byte_coverage: share of the text's bytes that such target tokens cover.
-    draft_fertility, target_fertility: tokens per word, words being separated by white space.
-    boundaries_inside_draft_tokens: share of the target's boundaries within a line that fall inside
-        a token of the draft's canonical encoding.
-    """
+    """Counts over a text, encoded by both tokenizers. `docs/metrics.md` defines the shares.
+    Fertility is tokens per word, words being separated by white space."""
 
     draft_tokens: int
     target_tokens: int

@@ -122,13 +122,8 @@ ENOUGH_PROMPTS = 8
 
 
 class Row(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One condition over the prompts of a set, or over all of them, as it is shown and published.
-
-    name, k: of the condition. `tokens_per_second`, `host_ms` and `speedup` are
-    medians over prompts, `low` and `high` the quartiles of the speed-up, `fewest` and `most` those
-    of tokens per pass. timed: prompts with a speed. waterfall: as in `_waterfall`.
-    `docs/metrics.md` defines the rest.
-    """
+    """One condition over the prompts of a set, or over all of them, as it is shown and published;
+    `docs/metrics.md` defines the fields."""
 
     name: str
     k: int | str | None
