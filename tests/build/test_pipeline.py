@@ -145,5 +145,3 @@ def test_a_dictionary_too_small_for_its_header_is_refused(
     corpus = Corpus([write_corpus(tmp_path)])
     with pytest.raises(UsageError, match="give at least"):
         build_dictionary(tokenizers[1], corpus, BackoffOptions(max_bytes=100), language="pl")
-    with pytest.raises(UsageError, match="p_min"):
-        BackoffOptions(p_min=float("nan"))

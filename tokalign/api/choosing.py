@@ -100,12 +100,9 @@ def pair_tables(
     note: Note = no_note,
 ) -> Callable[[], Alignment]:
     """A function that opens the alignment of a pair, or computes it once per process."""
-
-    def computed(*_: object) -> Alignment:
-        return _aligned(draft, target)
-
     how: dict[str, Any] = {"file": file, "model_folder": model_folder, "note": note}
-    return cache(partial(open_alignment, target, draft, otherwise=computed, **how))
+    how["otherwise"] = lambda *_: _aligned(draft, target)
+    return cache(partial(open_alignment, target, draft, **how))
 
 
 @lru_cache(maxsize=8)

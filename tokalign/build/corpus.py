@@ -219,39 +219,29 @@ def draw_windows(
     The corpus is read twice: to learn its size, and to draw; again where few of some long texts
     were drawn. Raises: CorpusError as `Corpus.lines`, and for a corpus without a window.
     """
-    random = Random(seed)
+    random, opening = Random(seed), cast("tuple[Id, ...]", tokenizer.spec.opening)
+
+    def cut(texts: Iterable[str], share: float) -> list[list[Id]]:
+        """Windows of a share of the texts, in another order; fewer if it has fewer positions."""
+        drawn = [text for text in texts if random.random() < share]
+        random.shuffle(drawn)
+        ids = chain.from_iterable(tokenizer.encode(text + "\n") for text in drawn)
+        windows: list[list[Id]] = []
+        while len(windows) * length < positions:
+            window = [*opening, *islice(ids, length - len(opening))]
+            if len(window) < length:
+                break
+            windows.append(window)
+        return windows
+
     with stage(2 * corpus.size, "reading the corpus") as progress:
         for _ in corpus.lines(progress):
             pass
         share = positions * _BYTES_DRAWN_PER_TOKEN / corpus.text_bytes
-        windows = _cut(
-            corpus.lines(progress, whole=True), tokenizer, length, positions, share, random
-        )
+        windows = cut(corpus.lines(progress, whole=True), share)
     while len(windows) * length < positions and share < 1:
         share *= 4
-        windows = _cut(corpus.lines(whole=True), tokenizer, length, positions, share, random)
+        windows = cut(corpus.lines(whole=True), share)
     if not windows:
         raise CorpusError(f"the corpus has fewer than {length} tokens; give more text")
-    return windows
-
-
-def _cut(
-    texts: Iterable[str],
-    tokenizer: Tokenizer[Id],
-    length: int,
-    positions: int,
-    share: float,
-    random: Random,
-) -> list[list[Id]]:
-    """Windows of a share of the texts, in another order; fewer if the share has fewer positions."""
-    drawn = [text for text in texts if random.random() < share]
-    random.shuffle(drawn)
-    ids = chain.from_iterable(tokenizer.encode(text + "\n") for text in drawn)
-    opening = cast("tuple[Id, ...]", tokenizer.spec.opening)
-    windows: list[list[Id]] = []
-    while len(windows) * length < positions:
-        window = [*opening, *islice(ids, length - len(opening))]
-        if len(window) < length:
-            break
-        windows.append(window)
     return windows

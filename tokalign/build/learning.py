@@ -214,11 +214,8 @@ def learn(
     with collection.changing():
         is_new = known.seen != seen or not all(path.is_file() for path in tables)
         learned = Learned(skipped=skipped, tables=dict.fromkeys(tables, is_new))
-        if not is_new:
-            learned.unchanged = len(documents)
-            collection.save(replace(settings, seen=seen))
-            return learned
-        if _build(collection, settings, tables, documents, learned, stage):
+        learned.unchanged = 0 if is_new else len(documents)
+        if not is_new or _build(collection, settings, tables, documents, learned, stage):
             collection.save(replace(settings, seen=seen))
     return learned
 

@@ -20,7 +20,7 @@ from tokalign.build.counting.token_ngrams import (
 from tokalign.build.counting.workers import MEMORY
 from tokalign.build.dictionary.backoff import P_MIN, make_table
 from tokalign.build.dictionary.pruning import ROW_COST
-from tokalign.errors import UsageError, require_number
+from tokalign.errors import UsageError
 from tokalign.tables.backoff import KIND as BACKOFF
 from tokalign.tables.backoff import BackoffTable
 from tokalign.tables.bundle import Bundle, encode_bundle
@@ -44,9 +44,6 @@ class BackoffOptions:
     min_count: int = MIN_COUNT
     memory: int = MEMORY
     workspace: Path | None = None
-
-    def __post_init__(self) -> None:
-        require_number("p_min", self.p_min, least=0, most=1)
 
 
 def build_dictionary(
