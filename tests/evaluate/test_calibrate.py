@@ -138,8 +138,7 @@ def test_a_first_impression_is_had_in_time_where_every_row_is_slow(
 ) -> None:
     """As without a fast BLAS: reading costs as much as writing, so the context is cut short."""
     slow = SlowPasses(monkeypatch, lambda new, rows: 0.02 * max(1, new + rows - 1))
-    monkeypatch.setattr(calibrate, "_BRIEF_BUDGET", 0.8)
-    curve = measure_briefly(a_long_model())
+    curve = measure_briefly(a_long_model(), budget=0.8)
     assert slow.now < 1.2, "reading 128 ids would take 2.6"
     assert curve.context < 32
     assert {1, 2, 4} <= curve.rows.keys()

@@ -57,10 +57,13 @@ def command(
     With a draft model its passes are timed, with a trained drafter its beam searches. A curve
     is measured again if the chip, mlx, or the weights' shapes or formats have changed.
     """
+    from tokalign.api.assemble import load_decoder
     from tokalign.runtime.cost import find_curve, require_place, store_curve
     from tokalign.runtime.mlx.machine import machine_of
 
-    decoder = _load(target, draft, drafter, dtype)
+    length = DEFAULT_DRAFT_TOKENS  # a given one needs no costs
+    options = DraftingOptions(method="hybrid", drafter=drafter, num_draft_tokens=length)
+    decoder = load_decoder(target, draft, options, dtype=dtype, note=note)
     machine = machine_of(decoder.target.model, *decoder.drafting_models)
     curve = None if refresh else find_curve(machine)
     # A curve of the target alone is found too, and one of a brief measurement names no tokenizers.
@@ -151,14 +154,6 @@ def _measured(decoder: Decoder, budget: float) -> CostCurve:
     theirs = "" if decoder.draft is None else decoder.draft.tokenizer.fingerprint
     tokenizers = [decoder.target.tokenizer.fingerprint, theirs]
     return replace(curve, notes={**curve.notes, "tokenizers": tokenizers})
-
-
-def _load(target: str, draft: str | None, drafter: Path | None, dtype: str | None) -> Decoder:
-    from tokalign.api.assemble import load_decoder
-
-    length = DEFAULT_DRAFT_TOKENS  # a given one needs no costs
-    options = DraftingOptions(method="hybrid", drafter=drafter, num_draft_tokens=length)
-    return load_decoder(target, draft, options, dtype=dtype, note=note)
 
 
 def _verdict(curve: CostCurve) -> str:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -130,26 +130,22 @@ def command(
         },
     }
     if html is not None:
-        _write_page(html, result, saving, curve, text=str(file or f"the sample in {chosen}"))
+        _write_page(html, result, curve, str(file or f"the sample in {chosen}"))
     show(result, lambda: _in_words(result))
 
 
 _VERDICTS = ("verdict", "dictionaries", "this_machine")
 
 
-def _write_page(
-    path: Path,
-    result: Mapping[str, object],
-    saving: DictionarySaving,
-    curve: CostCurve | None,
-    *,
-    text: str,
-) -> None:
+def _write_page(path: Path, result: Mapping[str, Any], curve: CostCurve | None, text: str) -> None:
     """Write a result as a page. text: what was measured on. Raises: as `write_report`."""
     from tokalign.cli.report import Report, bar_plot, curve_plot, write_report
 
-    known = {"dictionaries that were found": saving.found, "one of this text": saving.own}
-    saved = {name: value for name, value in known.items() if value is not None}
+    tables = {
+        "dictionaries that were found": result["found_dictionaries"],
+        "one of this text": result["own_dictionary"],
+    }
+    saved = {name: value for name, value in tables.items() if value is not None}
     savings = bar_plot(
         "Tokens per pass of the target on this text; plain decoding has 1.",
         [*saved],
@@ -184,6 +180,7 @@ def _fit(
     draft: Tokenizer[DraftId] | None, target: Tokenizer[TargetId], lines: Sequence[str]
 ) -> tuple[str, dict[str, object]]:
     from tokalign.build.alignment import intersect, measure_coverage
+    from tokalign.evaluate.drafter_fit import fit_in_a_word
     from tokalign.tokenizer.spec import Level
 
     if draft is None:
@@ -213,7 +210,7 @@ def _fit(
         verdict = "Same tokenizer: every draft token is a target token, no translation is needed."
         return verdict, about
     reach = coverage.target_token_coverage
-    fit = "good" if reach > 0.95 else "fair" if reach > 0.8 else "poor"
+    fit = fit_in_a_word(reach)
     ratio = coverage.draft_fertility / coverage.target_fertility
     return (
         f"A {fit} fit: {reach:.1%} of the target's tokens can be drafted as they are; "

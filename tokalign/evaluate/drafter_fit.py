@@ -43,8 +43,10 @@ Read: TypeAlias = Callable[[int, int], bytes]
 _WEIGHTS = "model.safetensors"
 _LONGEST_HEADER = 1 << 24  # bytes, of a weights file
 
-GOOD, FAIR = 0.95, 0.8
-"""Shares of a text that can be drafted, from which on a fit is called good or fair."""
+
+def fit_in_a_word(share: float) -> str:
+    """How good a fit is, by the share of a text that can be drafted."""
+    return "good" if share > 0.95 else "fair" if share > 0.8 else "poor"
 
 
 class _Facts(NamedTuple):
@@ -93,7 +95,7 @@ def judge_drafter(
     }
     if misfit:
         return f"It does not fit: {misfit}.", about
-    fit = "good" if share > GOOD else "fair" if share > FAIR else "poor"
+    fit = fit_in_a_word(share)
     if isinstance(facts.shape, StateShape):
         reads = "the target's last hidden state"
     else:
