@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from tokalign.runtime.generate import Generation
     from tokalign.runtime.rounds import Outcome, Round
 
-_OWNER = "chat"
-"""Whose contexts on disk are those of this command."""
-
 _ANSWER_SHARE = 4
 """A quarter of the context is kept for the answer, unless it is limited to fewer tokens."""
 
@@ -47,7 +44,7 @@ class ChatModel:
         self.name, self.settings = name, settings
         self._decoder, self._options = decoder, options
         self._logits = decoder.drafting.with_stores().logits  # for the whole conversation
-        self._files = decoder.context_files(_OWNER, most_bytes=None if keeps else 0, note=note)
+        self._files = decoder.context_files("chat", most_bytes=None if keeps else 0, note=note)
         self.rounds: Sequence[Round] = ()  # of the last answer
         self._open_sessions()
 

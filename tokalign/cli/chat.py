@@ -202,7 +202,10 @@ class ChatSession:
                 if not flags.quiet:
                     to_stderr(legend() if self._color else "colours off")
             case "stats":
-                note(self._statistics(), lines=True)
+                figures = "there is no answer yet"
+                if self._last is not None:
+                    figures = f"{as_text(self._last)}\n{self._model.kept()}"
+                note(figures, lines=True)
             case _:
                 note(HELP, lines=True)
 
@@ -247,11 +250,6 @@ class ChatSession:
 
     def _use(self, name: str, decoder: Decoder, settings: AnswerSettings) -> None:
         self._model = ChatModel(name, decoder, self._options, settings, keeps=self._keeps)
-
-    def _statistics(self) -> str:
-        if self._last is None:
-            return "there is no answer yet"
-        return f"{as_text(self._last)}\n{self._model.kept()}"
 
     # -- answers -----------------------------------------------------------------------------------
 

@@ -82,9 +82,6 @@ def _read_model(flag: str, text: str) -> str:
 class ModelName(ReadType):
     """A model's name; a shell completes aliases and paths."""
 
-    def __init__(self) -> None:
-        super().__init__("name", _read_model)
-
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
@@ -141,7 +138,8 @@ def _read_variables(flag: str, text: str) -> dict[str, object]:
 
 
 FILE, FOLDER, PATH = FilePath(), FilePath(shown="FOLDER"), FilePath(shown="PATH")
-NAME, MODEL_NAME = ReadType("name", _read_name), ModelName()
+NAME, MODEL_NAME = ReadType("name", _read_name), ModelName("name", _read_model)
+MODEL_WORD = ModelName("name", lambda _flag, word: word)  # may be one, and is not checked yet
 TEXT, STOP_TEXT = ReadType("text", _read_text), ReadType("text", _read_stop)
 SIZE = ReadType("size", _read_size)
 MAX_TOKENS, VARIABLES = ReadType("n", _read_max_tokens), ReadType("json", _read_variables)
@@ -187,14 +185,7 @@ class Words(click.Argument):
     """What may be typed without options: the target's name, and for `decode` the prompt."""
 
     def __init__(self, shown: str) -> None:
-        super().__init__(["words"], nargs=-1, metavar=shown, type=ModelWord())
-
-
-class ModelWord(ModelName):
-    """A word that may be a model's name, which is not checked yet."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return value
+        super().__init__(["words"], nargs=-1, metavar=shown, type=MODEL_WORD)
 
 
 def _take_words(ctx: click.Context) -> None:

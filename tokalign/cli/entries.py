@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from io import TextIOWrapper
 from pathlib import Path
@@ -58,18 +58,13 @@ class EditedEntries:
         keys.add("escape", "enter")(lambda event: event.current_buffer.insert_text("\n"))
         # A prompt stands apart from the answer before it.
         self._prompt = FormattedText([("", "\n"), ("bold ansigreen", PROMPT)])
-        session: Any = PromptSession(
+        self._session: Any = PromptSession(
             history=InMemoryHistory() if history is None else FileHistory(_private(history)),
             key_bindings=keys,
             completer=WordCompleter([f"/{name}" for name in COMMANDS], sentence=True),
             complete_while_typing=False,
             prompt_continuation=MORE,
         )
-
-        def ask(prompt: Any, begun: str) -> str:
-            return str(session.prompt(prompt, default=begun))
-
-        self._ask: Callable[[Any, str], str] = ask
 
     is_edited = True
 
@@ -78,7 +73,8 @@ class EditedEntries:
         lines = EntryLines()
         try:
             while True:
-                text = self._ask(MORE if lines.is_open else self._prompt, begun)
+                prompt = MORE if lines.is_open else self._prompt
+                text: str = self._session.prompt(prompt, default=begun)
                 begun = ""
                 if "\n" in text and not lines.is_open:
                     is_block = text.startswith(BLOCK) and text.endswith(BLOCK)

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
-from tokalign.cli.command import Command, ModelWord
+from tokalign.cli.command import MODEL_WORD, Command
 from tokalign.cli.output import columns, note, paragraph, show
 from tokalign.errors import MissingAssetError, UsageError, shown
 from tokalign.names.aliases import aliases, check_name, find_alias
 from tokalign.names.memory import COMFORT, machine_memory
 from tokalign.storage import TABLES, cache_folder, shipped
 
-_NAMES = click.Argument(["names"], nargs=-1, required=True, metavar="NAME...", type=ModelWord())
+_NAMES = click.Argument(["names"], nargs=-1, required=True, metavar="NAME...", type=MODEL_WORD)
 
 
 class _Group(click.Group):
@@ -43,9 +43,8 @@ def list_models() -> None:
     """
     memory = machine_memory()
     models, files = [*_models(memory)], [place.as_object() for place in _places()]
-    drafters = [*_drafters()]
-    result = {"memory": memory, "models": models, "drafters": drafters, "files": files}
-    show(result, lambda: _in_words(models, drafters, files, memory))
+    result = {"memory": memory, "models": models, "drafters": [*_drafters()], "files": files}
+    show(result, lambda: _in_words(result))
 
 
 @command.command("pull", cls=Command, params=[_NAMES])
@@ -213,16 +212,12 @@ def _named(name: str) -> list[Stored]:
 # -- words -----------------------------------------------------------------------------------------
 
 
-def _in_words(
-    models: Sequence[dict[str, Any]],
-    drafters: Sequence[dict[str, Any]],
-    files: Sequence[dict[str, Any]],
-    memory: int,
-) -> str:
+def _in_words(result: Mapping[str, Any]) -> str:
+    models, memory = result["models"], _size(result["memory"])
     here, fitting = (sum(bool(model[what]) for model in models) for what in ("here", "fits"))
     verdict = (
         f"{here} of {len(models)} models that have names are here, and {fitting} fit into the "
-        f"{_size(memory)} of memory of this machine. Folders in MLX's layout and repositories of "
+        f"{memory} of memory of this machine. Folders in MLX's layout and repositories of "
         "the Hub work too. `tokalign models pull NAME` downloads a model, `models rm NAME` deletes "
         "one, and `--drafter auto` downloads the drafter of a target that has one."
     )
@@ -238,9 +233,9 @@ def _in_words(
     )
     trained = (
         (it["repository"], it["kind"], it["size"] or "", "here" if it["here"] else "")
-        for it in drafters
+        for it in result["drafters"]
     )
-    kept = ((_size(file["bytes"]), file["name"], file["about"]) for file in files)
+    kept = ((_size(file["bytes"]), file["name"], file["about"]) for file in result["files"])
     parts = (
         paragraph(verdict),
         columns(("name", "size", "fits", "", "licence"), named),

@@ -112,15 +112,14 @@ SAMPLING = (
     Option("--seed", "Seed of sampling. Default: random.", click.IntRange(0, 0xFFFFFFFF)),
 )
 STOP = several("--stop", "End before this text; repeatable.", STOP_TEXT)
-EXTRA_EOS_TOKEN = rare(
-    "--extra-eos-token",
-    "A further token that ends the output; repeatable.",
-    TEXT,
-    multiple=True,
-    metavar="TOKEN",
-)
 ENDS = (
-    EXTRA_EOS_TOKEN,
+    rare(
+        "--extra-eos-token",
+        "A further token that ends the output; repeatable.",
+        TEXT,
+        multiple=True,
+        metavar="TOKEN",
+    ),
     rare(
         "--ends",
         "End at every end of a text or turn, or where mlx-lm ends.",
@@ -131,10 +130,9 @@ ENDS = (
 
 # -- prompts and caches ----------------------------------------------------------------------------
 
-IGNORE_CHAT_TEMPLATE = flag("--ignore-chat-template", "Use the text as it is, without a template.")
 TEMPLATE = (
     Option("--system-prompt", "A system message before the prompt.", TEXT),
-    IGNORE_CHAT_TEMPLATE,
+    flag("--ignore-chat-template", "Use the text as it is, without a template."),
     rare("--chat-template-config", "Variables of the template, such as tools.", VARIABLES, "{}"),
     rare("--prefill-response", "The beginning of the answer.", TEXT),
 )

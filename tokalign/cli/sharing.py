@@ -114,10 +114,9 @@ def _tables_in(folder: Path, repository: str) -> list[Verified]:
             f"{repository} has no tables (no {kinds} file, and no folder of a .drafter); "
             "make them with: tokalign build"
         )
-    inner = [path.relative_to(folder) for path in paths]
     return [
-        _verified(path, place.parent.name, f"{repository}/{place}")
-        for path, place in zip(paths, inner, strict=True)
+        _verified(path, (place := path.relative_to(folder)).parent.name, f"{repository}/{place}")
+        for path in paths
     ]
 
 

@@ -64,7 +64,7 @@ _LABELLING, _LABELS, _FIT, _BLOCK = Labelling(), LabelOptions(), FitOptions(), B
 _SHARE = click.FloatRange(0, 1, min_open=True)
 _SIZE, _LAYER_COUNT = click.IntRange(1, 10_000_000), click.IntRange(1, 1_000)  # as folders may say
 _IDS = _BLOCK.draft_vocabulary
-_LAYERS = ReadType("LAYERS", lambda flag, text: read_layers(flag, text))
+_LAYERS = ReadType("LAYERS", read_layers)
 
 _OPTIONS = (
     TARGET,

@@ -137,6 +137,18 @@ class TrainPlan:
         spread = (1, layers // 2, last)
         return replace(shape, taps=taps or (spread if layers > 3 else (0, 1, 2)))
 
+    def _recurrent(self, hidden_size: int, vocabulary_size: int) -> DrafterConfig:
+        from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig
+
+        width = self.values["width"] or min(hidden_size, WIDEST)
+        return DrafterConfig(
+            hidden_size=hidden_size,
+            vocabulary_size=vocabulary_size,
+            width=width,
+            exit_width=width,
+            blocks=self.values["blocks"],
+        )
+
     @property
     def reads_layers(self) -> bool:
         return self.kind in ("dflash", "eagle3")
@@ -198,7 +210,7 @@ class TrainPlan:
         if self.reads_layers:
             block, reads = self._block(shape.layers), 2 if self.kind == "eagle3" else 1
             return layers_work(shape, block, labels, self.fit, reads)
-        config = _drafter_config(self.values, shape.hidden_size, shape.vocabulary_size)
+        config = self._recurrent(shape.hidden_size, shape.vocabulary_size)
         return recurrent_work(shape, config, labels, self.fit)
 
     def label(
@@ -255,7 +267,7 @@ class TrainPlan:
         shape: Any = (
             self._block(layers)
             if self.reads_layers
-            else _drafter_config(self.values, ends.hidden_size, ends.vocabulary_size)
+            else self._recurrent(ends.hidden_size, ends.vocabulary_size)
         )
         begin_with = self.values["begin_with"]
         learner = LEARNERS[self.kind](model, shape, labelled, self.fit, begin_with)
@@ -356,18 +368,3 @@ def _fit_options(given: Mapping[str, Any], draft: ModelShape | None) -> FitOptio
     values["learning_rate"] = values["learning_rate"] or rate
     values["candidates"] = values["candidates"] or None
     return take(FitOptions, values)
-
-
-def _drafter_config(
-    values: Mapping[str, Any], hidden_size: int, vocabulary_size: int
-) -> DrafterConfig:
-    from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig
-
-    width = values["width"] or min(hidden_size, WIDEST)
-    return DrafterConfig(
-        hidden_size=hidden_size,
-        vocabulary_size=vocabulary_size,
-        width=width,
-        exit_width=width,
-        blocks=values["blocks"],
-    )
