@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -73,6 +74,19 @@ def test_a_target_alone_is_judged_by_what_drafts_without_a_model() -> None:
     assert shown.startswith("No draft model is given"), "the verdict comes first"
     assert "\ntarget_fertility " in shown
     assert "\nmachines.Apple" in shown
+
+
+def test_a_pack_that_was_compiled_does_not_change_the_language_of_a_model(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = [
+        (Path(folder, "dictionary.tok"), SimpleNamespace(language=language))
+        for folder, language in (("0123456789abcdef", "en"), ("bielik", "pl"))
+    ]
+    monkeypatch.setattr("tokalign.tables.finding.find_tables", lambda *_, **__: found)
+    assert language_of_model("0123456789abcdef0", None) == "pl"
+    del found[1]
+    assert language_of_model("0123456789abcdef0", None) == "en"
 
 
 def test_the_language_of_a_text_is_that_of_the_page_or_the_dictionaries(tmp_path: Path) -> None:
