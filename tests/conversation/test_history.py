@@ -128,6 +128,14 @@ def test_a_result_has_the_name_of_what_was_called() -> None:
     assert [one.get("name") for one in read] == ["fb", "own", None, None, None]
 
 
+def test_a_call_of_a_custom_tool_has_its_text_as_an_argument() -> None:
+    """As in the items of responses."""
+    call = {"type": "custom", "id": "a", "custom": {"name": "f", "input": "tekst"}}
+    (_, read) = template_messages([ASK, {"role": "assistant", "tool_calls": [call]}])
+    function = {"name": "f", "arguments": {"input": "tekst"}}
+    assert read["tool_calls"] == [{"type": "function", "id": "a", "function": function}]
+
+
 def test_a_call_in_the_older_form_is_one() -> None:
     said = {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{}"}}
     (_, read, _) = template_messages([ASK, said, {"role": "function", "content": "7"}])

@@ -148,6 +148,10 @@ def _calls(name: str, calls: object) -> list[Any]:
     require(isinstance(calls, list), f"{name} has to be a list, not {{}}", calls)
     read = []
     for index, call in enumerate(calls if isinstance(calls, list) else ()):
+        match call:
+            case {"type": "custom", "id": own, "custom": {"name": called, "input": given}}:
+                made = {"name": called, "arguments": {"input": given}}
+                call = {"type": "function", "id": own, "function": made}
         function = function_of(call)
         if function is None:
             raise UsageError(f"{name}[{index}] has to be a call with a function name")
