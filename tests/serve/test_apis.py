@@ -352,6 +352,16 @@ def test_whatever_a_body_holds_it_is_read_or_refused(given: dict[str, Any], turn
             assert all(isinstance(one["content"], str) for one in asked.messages)
 
 
+def test_what_the_assistant_said_in_two_items_is_two_paragraphs() -> None:
+    """As chats write it; the parts of one item are one text."""
+    call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+    parts = [{"type": "output_text", "text": text} for text in ("A ", "teraz.")]
+    said = [{"role": "assistant", "content": content} for content in ("Tak.", parts)]
+    items = [{"role": "user", "content": "x"}, said[0], call, said[1]]
+    (asked,) = read(json.dumps({"input": items}).encode(), Responses.form).requests(Settings(), "")
+    assert [one["content"] for one in asked.messages or ()] == ["x", "Tak.\n\nA teraz."]
+
+
 def test_what_the_assistant_said_and_called_is_one_message() -> None:
     call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
     items = [
@@ -494,7 +504,7 @@ def test_items_of_hosted_tools_are_calls_and_results(
 def test_an_item_that_says_nothing_parts_no_message() -> None:
     said = [{"role": "assistant", "content": text} for text in ("a", "b")]
     search = {"id": "c", "type": "web_search_call", "status": "completed"}
-    assert messages_of(said[0], search, said[1]) == [{"role": "assistant", "content": "ab"}]
+    assert messages_of(said[0], search, said[1]) == [{"role": "assistant", "content": "a\n\nb"}]
     (turn,) = messages_of({"id": "c", "type": "image_generation_call", "result": "iVBORw0="})
     assert turn["content"] == LEFT_OUT.format("image_generation_call")
 

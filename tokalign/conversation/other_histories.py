@@ -103,7 +103,9 @@ def of_items(instructions: str | None, given: str | Sequence[Message]) -> Iterat
                 begin, turn = path, {"role": message.pop("role"), "content": []}
             for name, value in message.items():
                 if name == "content":
-                    turn["content"] += value if isinstance(value, list) else [value or ""]
+                    parts = value if isinstance(value, list) else [value or ""]
+                    between = ["\n\n"] if any(turn["content"]) and any(parts) else []
+                    turn["content"] += between + parts
                 elif name != "role":
                     turn.setdefault(name, type(value)())
                     turn[name] += value
