@@ -128,6 +128,14 @@ def test_a_signal_that_another_thread_receives_ends_it() -> None:
         assert server.wait(HUNG) == 0
 
 
+def test_without_what_serves_the_line_that_installs_it_is_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    monkeypatch.delitem(sys.modules, "tokalign.serve.server", raising=False)
+    run("serve", DEMO / "target").is_refused(4, "install them with: ", "tokalign[mlx]")
+
+
 def test_a_key_from_the_environment() -> None:
     with process(*TARGET, TOKALIGN_API_KEY="klucz\n") as (_, url):
         statuses = []

@@ -24,6 +24,7 @@ from tokalign.cli.login_item import install, uninstall
 from tokalign.cli.options import ABOUT_NAME, CACHE, DRAFTING, ENDS, MODEL, declared_options
 from tokalign.cli.output import flags, note, print_json, show
 from tokalign.errors import UsageError, shown
+from tokalign.installation import needing
 from tokalign.runtime.options import CacheOptions, DraftingOptions, take
 from tokalign.serve import Settings
 
@@ -101,7 +102,8 @@ def command(**values: Any) -> None:
         path, start = install([word for word in sys.argv[2:] if word != "--install"])
         show({"login_item": str(path), "start_now": start})
         return
-    from tokalign.serve.server import Server, run
+    with needing("serving takes libraries that are not installed; install them", extra="mlx"):
+        from tokalign.serve.server import Server, run
 
     def ready(server: Server) -> None:
         if flags.as_json:
