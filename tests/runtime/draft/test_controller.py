@@ -544,7 +544,7 @@ def test_a_model_that_may_be_right_more_often_than_usual_reads_to_find_out(
     )
     costs = LearnedCosts(PassTimes(rows, weight=4))
     knowledge = Knowledge(costs=costs, models={DRAFT: known}, rounds=1)
-    free = TreeDrafter([ScriptedSource(0, 0.4)] if usual == 0.5 else [])
+    free = TreeDrafter([ScriptedSource(0, 0.7)] if usual == 0.5 else [])
     controller, device = Controller(knowledge, free, ScriptedModel(guess)), Device(rows, host=0.0)
     prompt, limits = Context([TargetId(0)] * ids), Limits(max_tokens=60 if reads else 600)
     for _ in decode(prompt, controller, device, limits=limits, clock=device):

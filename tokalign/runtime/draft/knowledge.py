@@ -16,10 +16,10 @@ from tokalign.runtime.draft.neural import DRAFT, DRAFTER, Acceptance
 _MEMORY = 32
 """Drafts that a mean looks back on."""
 
-_BESIDE = 0.4
+_BESIDE = 0.6
 """The share of what the free sources expect here by themselves that adds to what a model expects;
-the rest is known to both, as far as it changes from place to place. With 0.3 to 0.65 as many tokens
-per time came of it (`lab/results/real-models.md`)."""
+the rest is known to both, as far as it changes from place to place. With 0.4 fewer tokens per time
+came of it, with 0.8 as many (`lab/results/real-models.md`)."""
 
 _MOST = 0.95
 """The most that an id of a model is expected to be right, with luck."""
