@@ -152,11 +152,12 @@ def test_an_empty_stop_string_is_refused(bielik: Tokenizer[Any]) -> None:
         TextStream(bielik, stop_strings=[""])
 
 
-@pytest.mark.parametrize(("method", "most"), [("draft", 20), ("hybrid", 28)])
+@pytest.mark.parametrize(("method", "most"), [("draft", 20), ("hybrid", 33)])
 def test_a_round_with_a_tree_can_be_followed_through_few_modules(
     demo_pair: Any, method: str, most: int
 ) -> None:
-    """Between two rounds, text and statistics included; greedy, as noise is one module more."""
+    """Between two rounds, text and statistics included; greedy, as noise is one module more. In
+    most rounds of the hybrid the draft model's answer joins what the free sources expect."""
     target, draft = demo_pair
     endless = replace(target, stop_ids=frozenset()), draft
     how = {"method": method, "translation": "exact", "num_draft_tokens": 3}
