@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,10 @@ from tokalign.runtime.generate import Generation
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.request import Request
 from tokalign.serve import Settings
+from tokalign.serve.models import _prepare_grammars
 from tokalign.serve.server import Server
 from tokalign.storage import POLISH, prompts
+from tokalign.tokenizer.vocabulary import TargetId
 
 IM_END, END_OF_TEXT, BOS = 4, 2, 1
 
@@ -170,3 +173,9 @@ def test_ids_end_an_answer_as_vllm_takes_them(served: Any) -> None:
     refused = complete(served, "Wisła", ignore_eos=True, guided_regex="[a-z]+")
     assert refused.status == 400
     assert "ignore_eos" in refused.json["error"]["message"]
+
+
+def test_a_model_that_has_no_id_to_end_a_text_is_served(demo_pair: tuple[Any, Any]) -> None:
+    """As where its embedding has fewer rows than its tokenizer has ids."""
+    target = replace(demo_pair[0], stop_ids=frozenset({TargetId(99_999)}))
+    _prepare_grammars(decoder_of((target, None)))

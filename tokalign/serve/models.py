@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -129,8 +130,9 @@ def _prepare_grammars(decoder: Decoder) -> None:
     llguidance holds Python's lock meanwhile: 1.5 s for 151,665 ids, in which no thread goes on.
     """
     target = decoder.target
-    if target.tokenizer.level is not Level.IDS_ONLY and target.stop_ids:
-        decoder.constrain(Grammar.regex("a"), [])
+    if target.tokenizer.level is not Level.IDS_ONLY:
+        with suppress(UsageError):  # where no id of the model ends a text
+            decoder.constrain(Grammar.regex("a"), [])
 
 
 class Models:
