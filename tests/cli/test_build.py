@@ -15,7 +15,7 @@ import pytest
 from command_lines import Ended, run, start
 from places import DEMO
 from polish import SENTENCES
-from processes import wait_for
+from processes import NOT_NOHUP, wait_for
 from small_tokenizers import write_tokenizer
 
 from tokalign.build.text_files import TextFile
@@ -295,7 +295,7 @@ def test_a_folder_and_a_glob_make_the_table_that_datatrove_makes(
     [
         (signal.SIGINT, 130, "interrupted"),
         (signal.SIGTERM, 143, "terminated"),
-        (signal.SIGHUP, 129, "terminated"),  # the terminal was closed
+        pytest.param(signal.SIGHUP, 129, "terminated", marks=NOT_NOHUP),
     ],
 )
 def test_a_signal_ends_a_build_in_one_line_and_leaves_nothing(

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 import pytest
 from command_lines import run, start
 from places import DEMO
-from processes import HUNG
+from processes import HUNG, NOT_NOHUP
 
 from tokalign.cli.command import SIZE
 from tokalign.cli.serve import command
@@ -101,7 +101,8 @@ def connect(url: str) -> HTTPConnection:
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130), (signal.SIGHUP, 129)]
+    ("number", "code"),
+    [(signal.SIGTERM, 0), (signal.SIGINT, 130), pytest.param(signal.SIGHUP, 129, marks=NOT_NOHUP)],
 )
 def test_a_signal_ends_it_with_an_answer_to_everybody(number: int, code: int) -> None:
     with process(*TARGET) as (server, url):

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import pytest
+
 HUNG = 300
 """Seconds after which a process is taken to hang: no bound on how fast it has to be."""
+
+NOT_NOHUP = pytest.mark.skipif(
+    signal.getsignal(signal.SIGHUP) == signal.SIG_IGN, reason="nohup: a terminal may be closed"
+)
+"""Where the suite runs under nohup, so do the processes that it starts."""
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
