@@ -51,9 +51,8 @@ def install(words: Sequence[str]) -> tuple[Path, str]:
     environment's variables of `_CARRIED`, for this user alone. Returns: its path, and the command
     that starts it now; one that was there is stopped, as it has other words. Raises: UsageError,
     OutputError."""
-    if item_path().exists():
-        uninstall()
     command, path = [sys.executable, "-P", "-m", "tokalign", "serve", *words], item_path()
+    replaces = path.exists()
     variables = {name: v for name, v in os.environ.items() if name.startswith(_CARRIED)}
     if sys.platform == "darwin":
         log = str(Path.home() / "Library" / "Logs" / "tokalign.log")
@@ -77,6 +76,8 @@ def install(words: Sequence[str]) -> tuple[Path, str]:
         start = "systemctl --user daemon-reload && systemctl --user enable --now tokalign"
     write_file(path, content, parents=True)
     path.chmod(0o600)  # an --api-key may be in it
+    if replaces:  # only now, as nothing is lost where it cannot be written
+        _stop(path)
     return path, start
 
 
@@ -91,10 +92,15 @@ def uninstall() -> Path:
     path = item_path()
     if not path.exists():
         raise UsageError(f"there is no login item at {path}; tokalign serve NAME --install adds it")
+    _stop(path)
+    path.unlink()
+    return path
+
+
+def _stop(path: Path) -> None:
+    """Stop the login item and let no login start it."""
     stop = ["systemctl", "--user", "disable", "--now", "tokalign"]
     if sys.platform == "darwin":
         stop = ["launchctl", "bootout", f"gui/{os.getuid()}", str(path)]
     with suppress(FileNotFoundError):  # nothing runs where there is no such program
         subprocess.run(stop, capture_output=True, check=False)
-    path.unlink()
-    return path
