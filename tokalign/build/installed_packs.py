@@ -33,7 +33,7 @@ from tokalign.errors import TokalignError, shown_path
 from tokalign.storage import make_folder, require_writable
 from tokalign.tables.bundle import Bundle, read_bundle
 from tokalign.tables.dictionary import CHAT, CODE, Dictionaries
-from tokalign.tables.finding import Note, find_packs, find_tables, no_note, table_folder
+from tokalign.tables.finding import Note, compiled_folder, find_packs, find_tables, no_note
 from tokalign.tables.pack import word_probabilities
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
@@ -72,7 +72,7 @@ class InstalledPacks:
         for _, header in known if self._to_compile else ():
             self._to_compile.pop(header.language, None)
         self._dictionary: Dictionaries | None = None
-        self._folder = table_folder() / target.fingerprint[:16]
+        self._folder = compiled_folder(target.fingerprint)
 
     def compile(self, languages: Sequence[str]) -> None:
         for language, path in self._take(languages).items():

@@ -67,10 +67,11 @@ def language_of_model(target: str, folder: Path | None) -> str:
     """The one that the model's page declares, else that of its dictionaries, first without those of
     packs, which one English prompt adds; else English. A page or dictionaries in several of
     `LANGUAGES` do not tell. target: fingerprint of the tokenizer."""
-    from tokalign.tables.finding import find_tables
+    from tokalign.tables.finding import compiled_folder, find_tables
 
     tables = [*find_tables("dictionary", target=target, model_folder=folder)]
-    built = {header.language for path, header in tables if path.parent.name != target[:16]}
+    compiled = compiled_folder(target).name
+    built = {header.language for path, header in tables if path.parent.name != compiled}
     for languages in (_declared(folder), built, {header.language for _, header in tables}):
         fitting = languages.intersection(LANGUAGES)
         if len(fitting) == 1:

@@ -44,6 +44,11 @@ def table_folder() -> Path:
     return _own_folders()[0]
 
 
+def compiled_folder(target: str) -> Path:
+    """Where dictionaries that were compiled of packs are. target: fingerprint of the tokenizer."""
+    return table_folder() / target[:16]
+
+
 def pulled_folder() -> Path:
     """Where `tokalign tables pull` writes: in the table folder, searched after all else in it."""
     return table_folder() / _PULLED
