@@ -146,8 +146,9 @@ def test_a_template_of_the_draft_model_refuses_no_conversation(
     assert answer["token_ids"] == decoded(target, "<user>Kto to?\n<assistant>")["token_ids"]
 
 
-def test_of_an_answer_in_channels_only_texts_are_shown_and_the_last_is_kept(tmp_path: Path) -> None:
-    """As gpt-oss writes it; its template refuses the marks in a history."""
+def test_of_an_answer_in_channels_only_texts_are_shown_and_kept(tmp_path: Path) -> None:
+    """As gpt-oss writes it; its template refuses the marks in a history. What it says around a
+    thought is two paragraphs."""
     refusal = "{% if '<|channel|>' in m.content %}{{ raise_exception('marks') }}{% endif %}"
     template = (
         "{% for m in messages %}{% if m.role == 'assistant' %}" + refusal + "{% endif %}"
@@ -156,14 +157,15 @@ def test_of_an_answer_in_channels_only_texts_are_shown_and_the_last_is_kept(tmp_
     )
     marks = ("<|start|>", "<|channel|>", "<|message|>", "<|end|>")
     folder = echo_folder(tmp_path / "echo", template=template, marks=marks)
+    before = "<|channel|>commentary<|message|>Tak.<|end|><|start|>assistant"
     thought = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant"
-    said, file = f"{thought}<|channel|>final<|message|>Wisła.", tmp_path / "a.json"
+    said, file = f"{before}{thought}<|channel|>final<|message|>Wisła.", tmp_path / "a.json"
     options = ["--trust-remote-code", "-m", "80"]
     ended = talk(str(folder), said, "Kto to?", f"/save {file}", options=options)
     assert "tokalign: " not in ended.err, ended.err
-    assert ended.out == "Hm.\n\nWisła.\nKto to?\n"
+    assert ended.out == "Tak.\n\nHm.\n\nWisła.\nKto to?\n"
     saved = [message["content"] for message in json.loads(file.read_text("utf-8"))]
-    assert saved == [said, "Wisła.", "Kto to?", "Kto to?"]
+    assert saved == [said, "Tak.\n\nWisła.", "Kto to?", "Kto to?"]
 
 
 def test_another_try_draws_other_tokens(target: str) -> None:

@@ -160,7 +160,7 @@ class ChatModel:
             show(read.end())
         finally:
             printer.end()
-        told = "".join(block.text for block in read.blocks if block.kind == "text")
+        told = "\n\n".join(block.text for block in read.blocks if block.kind == "text")
         return told, interrupts.pressed
 
     def _open_sessions(self) -> None:
