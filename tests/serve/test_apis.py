@@ -360,6 +360,13 @@ def test_what_the_assistant_said_in_two_items_is_two_paragraphs() -> None:
     items = [{"role": "user", "content": "x"}, said[0], call, said[1]]
     (asked,) = read(json.dumps({"input": items}).encode(), Responses.form).requests(Settings(), "")
     assert [one["content"] for one in asked.messages or ()] == ["x", "Tak.\n\nA teraz."]
+    called = {"type": "tool_use", "id": "c", "name": "f", "input": {}}
+    before, *after = ({"type": "text", "text": text} for text in ("Tak.", "A ", "teraz."))
+    spoken = [{"role": "assistant", "content": [called, before, called, called, *after, called]}]
+    (asked,) = read(json.dumps({"messages": spoken}).encode(), Messages.form).requests(
+        Settings(), ""
+    )
+    assert [one["content"] for one in asked.messages or ()] == ["Tak.\n\nA teraz."]
 
 
 def test_what_the_assistant_said_and_called_is_one_message() -> None:

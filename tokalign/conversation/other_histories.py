@@ -78,6 +78,9 @@ def _of_message(path: str, message: Message) -> Iterator[Named]:
                 pass
             case _:
                 turn["content"][index] = part
+                is_after_call = any(turn["content"][:index]) and not turn["content"][index - 1]
+                if is_after_call and turn["role"] == "assistant":
+                    turn["content"][index - 1] = "\n\n"
     if any(turn["content"]) or turn.keys() - {"role", "content"}:
         yield path, turn
 
