@@ -146,20 +146,27 @@ def test_a_template_of_the_draft_model_refuses_no_conversation(
     assert answer["token_ids"] == decoded(target, "<user>Kto to?\n<assistant>")["token_ids"]
 
 
-def test_of_an_answer_in_channels_only_texts_are_shown_and_kept(tmp_path: Path) -> None:
-    """As gpt-oss writes it; its template refuses the marks in a history. What it says around a
-    thought is two paragraphs."""
-    refusal = "{% if '<|channel|>' in m.content %}{{ raise_exception('marks') }}{% endif %}"
+@pytest.mark.parametrize("headers", ["gpt-oss", "muse"])
+def test_of_an_answer_in_messages_only_texts_are_shown_and_kept(
+    headers: str, tmp_path: Path
+) -> None:
+    """As gpt-oss and Muse write it; a template refuses the marks in a history. What is said around
+    a thought is two paragraphs."""
+    refusal = "{% if '<|message|>' in m.content %}{{ raise_exception('marks') }}{% endif %}"
     template = (
         "{% for m in messages %}{% if m.role == 'assistant' %}" + refusal + "{% endif %}"
         "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
         "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
     )
-    marks = ("<|start|>", "<|channel|>", "<|message|>", "<|end|>")
-    folder = echo_folder(tmp_path / "echo", template=template, marks=marks)
-    before = "<|channel|>commentary<|message|>Tak.<|end|><|start|>assistant"
-    thought = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant"
-    said, file = f"{before}{thought}<|channel|>final<|message|>Wisła.", tmp_path / "a.json"
+    end, *begins = {
+        "gpt-oss": ("<|end|>", *(f"<|channel|>{to}" for to in ("commentary", "analysis", "final"))),
+        "muse": ("<|eom|>", " to=user", " to=self", " to=user"),
+    }[headers]
+    marks = {"<|start|>", "<|message|>", end, *(["<|channel|>"] if headers == "gpt-oss" else [])}
+    folder = echo_folder(tmp_path / "echo", template=template, marks=sorted(marks))
+    texts = zip(begins, ("Tak.", "Hm.", "Wisła."), strict=True)
+    said = f"{end}<|start|>assistant".join(f"{begin}<|message|>{text}" for begin, text in texts)
+    file = tmp_path / "a.json"
     options = ["--trust-remote-code", "-m", "80"]
     ended = talk(str(folder), said, "Kto to?", f"/save {file}", options=options)
     assert "tokalign: " not in ended.err, ended.err

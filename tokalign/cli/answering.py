@@ -127,12 +127,12 @@ class ChatModel:
         The first Ctrl-C takes effect between two rounds, or between two steps that read a long
         prompt. After the second one the caches are of no use any more, and are made anew.
         """
-        from tokalign.conversation.answer_form import AnswerForm
+        from tokalign.conversation.answer_form import AnswerForm, has_headers
         from tokalign.conversation.blocks import Blocks
 
         printer = Printer(color=color, markdown=self.settings.markdown)
         specials = self._decoder.target.tokenizer.vocabulary.special_ids
-        read = Blocks(AnswerForm(has_channels="<|channel|>" in specials))
+        read = Blocks(AnswerForm(has_channels=has_headers(specials)))
 
         def show(steps: Iterable[Step], outcome: Outcome | None = None) -> None:
             for step in steps:

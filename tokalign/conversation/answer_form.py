@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tokalign.conversation.call_grammars import after_thought, calls_grammar
 from tokalign.conversation.json_calls import Tools
-from tokalign.conversation.tools import ANY_TOOL, HARMONY, ToolFormat
+from tokalign.conversation.tools import ANY_TOOL, ToolFormat
 from tokalign.runtime.grammar import Grammar
 from tokalign.tokenizer.vocabulary import TargetId, Vocabulary
 
@@ -18,13 +19,17 @@ _THOUGHTS = (("[THINK]", "[/THINK]"), ("<seed:think>", "</seed:think>"))
 _HEADER_MARKS = ("<|start|>", "<|channel|>", "<|message|>", "<|constrain|>", *MESSAGE_ENDS)
 
 
+def has_headers(tokens: Container[str]) -> bool:
+    """Whether a model with these tokens answers in messages with headers, as gpt-oss and Muse."""
+    return "<|start|>" in tokens and "<|message|>" in tokens
+
+
 @dataclass(frozen=True, slots=True)
 class AnswerForm:
     """The marks that are looked for in an answer's text; in a raw completion there are none.
 
     thought: the marks around thoughts. calls: the format of calls, if any may be made. dropped:
-    marks without a meaning. has_channels: whether the answer is in messages with headers, as
-    gpt-oss writes them.
+    marks without a meaning. has_channels: whether the answer is in messages with headers.
     """
 
     thought: tuple[str, str] | None = None
@@ -35,16 +40,14 @@ class AnswerForm:
     @classmethod
     def of(cls, tokenizer: Any) -> AnswerForm:
         """The form of a model's chats. tokenizer: mlx-lm's."""
-        calls = ToolFormat.of(tokenizer)
-        is_harmony = calls is not None and calls.parser == HARMONY
         thoughts = [(tokenizer.think_start, tokenizer.think_end)] * tokenizer.has_thinking
         tokens = set(tokenizer.get_added_vocab())
         thoughts += [marks for marks in _THOUGHTS if tokens.issuperset(marks)]
         return cls(
             thought=thoughts[0] if thoughts else None,
-            calls=calls,
+            calls=ToolFormat.of(tokenizer),
             dropped=tuple(tokenizer.structural_markers),
-            has_channels=is_harmony or tokenizer.response_initial_state == "header",
+            has_channels=has_headers(tokens),
         )
 
     def without_calls(self) -> AnswerForm:
