@@ -160,7 +160,7 @@ def test_lines_that_were_not_wrapped_stay_apart() -> None:
     ("name", "content", "why"),
     [
         ("a.txt", b"PK\x03\x04\0\0", "it is no text"),
-        ("a.txt", b" \n\t\n", "there is no text in it"),
+        ("a.txt", b" \n\t\n", "there is no text in it; the document"),
         ("a.pdf", b"%PDF-1.4 broken", "PDFium says"),
         ("a.md", b"-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n", "it holds a private key"),
         ("b.md", b"Klucz:\n-----BEGIN RSA PRIVATE KEY-----\nAAAA\n", "it holds a private key"),

@@ -198,7 +198,8 @@ def read_document(path: Path) -> str:
     if len(text) > LONGEST_TEXT:
         raise _unread(path, f"it has more than {LONGEST_TEXT:,} characters of text")
     if not text.strip():
-        raise _unread(path, "there is no text in it; a scanned page needs text recognition first")
+        remedy = "; a scanned page needs text recognition first" if suffix == ".pdf" else ""
+        raise _unread(path, f"there is no text in it{remedy}")
     if key := key_in(text):
         raise _unread(path, f"it holds {key}")
     # As models write it: letters with their accents, and no half characters.
