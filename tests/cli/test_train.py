@@ -256,7 +256,7 @@ def test_a_drafter_in_a_published_format_is_written_with_a_card_and_drafts(
     ended = tokalign(*train)
     assert ended.json["kind"] == kind
     assert ended.json["parameters"] <= 1.2 * estimated["trained_parameters"]
-    assert "h of training at most" in ended.err
+    assert "about 1 min for labels and 1 min of training at most" in ended.err
     card = (output / "README.md").read_text("utf-8")
     assert f"- {kind}" in card
     assert "# A drafter for target\n" in card

@@ -298,10 +298,15 @@ def require_own_folder(output: Path, target: str) -> None:
 def in_words(estimated: Mapping[str, Any]) -> str:
     """An estimate in one line."""
     memory = max(estimated["labelling_memory_gb"], estimated["training_memory_gb"])
-    labelling, training = (estimated[f"{part}_hours"] for part in ("labelling", "training"))
+    labelling, training = (
+        f"{hours:g} h"
+        if (hours := estimated[f"{part}_hours"]) >= 1
+        else f"{60 * hours + 1:.0f} min"
+        for part in ("labelling", "training")
+    )
     return (
-        f"about {labelling:g} h for labels and {training:g} h of training at most, {memory:.1f} GB "
-        f"of memory, {estimated['labels_on_disk_gb']:.2f} GB on disk"
+        f"about {labelling} for labels and {training} of training at most, {memory:.1f} GB of "
+        f"memory, {estimated['labels_on_disk_gb']:.2f} GB on disk"
     )
 
 
