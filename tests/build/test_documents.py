@@ -41,14 +41,16 @@ def test_documents_of_all_kinds_are_found_in_all_folders(tmp_path: Path) -> None
 
 OF_PROGRAMS = (
     *("node_modules/left/README.md", "project/venv/lib/site-packages/pip/LICENSE.txt"),
-    *("Library/Caches/a.html", "AppData/Local/a.txt", "src/CMakeLists.txt", "requirements-dev.txt"),
+    *("Library/Caches/a.html", "Library/Preferences/a.txt", "AppData/Local/a.txt"),
+    *("src/CMakeLists.txt", "requirements-dev.txt"),
 )
 
 
 def test_what_programs_keep_is_left_alone(tmp_path: Path) -> None:
-    for name in ("kept.txt", *OF_PROGRAMS):
+    kept = {"kept.txt", "Documents/Library/a.txt", "books/library/a.txt"}
+    for name in (*kept, *OF_PROGRAMS):
         write(tmp_path / name)
-    assert names(tmp_path) == {"kept.txt"}
+    assert names(tmp_path) == kept
 
 
 def test_links_are_not_followed_and_pipes_not_opened(tmp_path: Path) -> None:

@@ -40,7 +40,6 @@ OF_PROGRAMS = (
     "__pycache__/",
     "venv/",
     "*.app/",
-    "Library/",
     "AppData/",
     "requirements*.txt",
     "CMakeLists.txt",
@@ -129,7 +128,9 @@ def _walk(root: str, spec: GitIgnoreSpec, skipped: Skipped) -> Iterator[str]:
         kept = []
         for name in inner:
             path = os.path.join(folder, name)
-            if spec.match_file(_folded(os.path.relpath(path, root)) + "/"):
+            # A home on a Mac, or a copy of one; others call a folder of documents so, too.
+            is_of_macos = name == "Library" and os.path.isdir(os.path.join(path, "Preferences"))
+            if is_of_macos or spec.match_file(_folded(os.path.relpath(path, root)) + "/"):
                 skipped.counts["excluded folders"] += 1
             elif os.path.islink(path):
                 skipped.counts["links"] += 1
