@@ -251,7 +251,10 @@ def test_a_model_reads_a_corpus(tmp_path: Path) -> None:
     target = DEMO / "target"
     options = ["build", "--from-model", "--target", target, "--positions", "300"]
     options += ["--output", tmp_path]
-    [built] = run(*options, "--json").json["tables"]
+    ended = run(*options, "--json")
+    [built] = ended.json["tables"]
+    assert ended.err.count(str(target)) == 1
+    assert "text_bytes" not in ended.json  # the openings' size would look like that of the table
     assert (built["kind"], built["path"]) == ("logits", str(tmp_path / "target" / "pl.logits.tok"))
     assert built["entries"] > 300
     for more, told in (

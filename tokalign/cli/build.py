@@ -128,6 +128,7 @@ def command(
     values = {name: value for name, value in values.items() if value is not None}
     options = take(BackoffOptions, values)
     reads = not (alignment_only or from_pack)
+    counts_text = reads and not from_model  # else that of the prompts, which are not counted
     if reads:
         language = check_language(language, bundled=not files)
     plan = BuildPlan(
@@ -160,7 +161,7 @@ def command(
                 builders,
                 # A stage with at least as many units as the corpus has bytes counts bytes.
                 stage=lambda total, label: progress(
-                    total, label, in_bytes=0 < corpus.size <= total
+                    total, label, in_bytes=counts_text and corpus.size <= total
                 ),
             )
     for written in built.tables:
@@ -179,7 +180,7 @@ def command(
     show(
         {
             "files": [str(written.path) for written in built.tables],
-            **(text if reads else {}),
+            **(text if counts_text else {}),
             "seconds": round(built.seconds, 3),
             "peak_memory_mb": round(built.peak_memory / 1e6, 1),
             "entries": sum(written.entries for written in built.tables),

@@ -58,11 +58,7 @@ class BuildPlan:
     @cached_property
     def _resolved(self) -> Resolved[TargetId]:
         assert self.target is not None
-        target: Resolved[TargetId] = resolve_tokenizer(
-            self.target, trust_remote_code=self.trust_remote_code
-        )
-        note(target.description)
-        return target
+        return resolve_tokenizer(self.target, trust_remote_code=self.trust_remote_code)
 
     @property
     def _folder(self) -> Path:
@@ -86,6 +82,7 @@ class BuildPlan:
     def pair(self, draft: str | None, *, dictionary: bool) -> Builders:
         """The dictionary of a corpus, and the alignment with a draft, which reads no corpus."""
         target, builders = self._resolved.tokenizer, Builders()
+        note(self._resolved.description)
         if dictionary:
             builders[self._folder / f"{self.language}.dictionary.tok"] = partial(
                 build_dictionary, target, options=self._counting(), language=self.language
@@ -103,6 +100,7 @@ class BuildPlan:
 
     def compiled(self, pack: Path) -> Builders:
         target, header = self._resolved.tokenizer, read_header(pack)
+        note(self._resolved.description)
         header.require_kind("pack")
         path = self._folder / f"{header.language}.dictionary.tok"
         return {
