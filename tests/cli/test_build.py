@@ -272,6 +272,7 @@ def test_standard_input_is_a_corpus_of_lines(tmp_path: Path, target: Path, corpu
     assert written(piped).sections == written(read).sections
     empty = polish(target, "-", "--output", tmp_path / "empty", typed="")
     empty.is_refused(1, "no text in the corpus")
+    assert "tokalign: standard input: there is no text" in empty.err
     build = ["build", "-", "--target", str(target), ONLY, "--language", "pl"]
     with Path(os.devnull).open("w") as closed:
         command = [sys.executable, "-m", "tokalign", *build]

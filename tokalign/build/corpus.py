@@ -160,7 +160,7 @@ class Corpus:
             only = f", only lines that cannot be read ({skipped:,})" if skipped else ""
             raise CorpusError(
                 f"there is no text in the corpus{only}; give at least one file with text",
-                path=", ".join(source.location for source in self._sources[:_SHOWN]) or None,
+                path=", ".join(source.shown for source in self._sources[:_SHOWN]) or None,
             )
         self._stamps = [stamp | {"private": True} for stamp in read] if self._private else read
 

@@ -64,14 +64,21 @@ _MAGIC_IN_URLS = "*["  # a question mark begins the query of a URL
 
 @dataclass(frozen=True, slots=True)
 class CorpusFile:
-    """One file of a corpus. name: for stamps and weights. location: a path, or a URL of fsspec."""
+    """One file of a corpus. name: for stamps and weights. location: a path, or a URL of fsspec.
+    typed: what the user calls it, if that is not its location."""
 
     name: str
     location: str
+    typed: str = ""
 
     @classmethod
     def of_path(cls, path: Path) -> CorpusFile:
         return cls(path.name, str(path))
+
+    @property
+    def shown(self) -> str:
+        """What messages call it."""
+        return self.typed or self.location
 
     @property
     def is_remote(self) -> bool:
@@ -157,7 +164,8 @@ def _find(name: str, stdin: Callable[[], Path] | None) -> list[CorpusFile]:
     if name == STDIN:
         if stdin is None:
             raise CorpusError("standard input cannot be read here; save it to a file", path=name)
-        return [CorpusFile.of_path(stdin())]
+        saved = stdin()
+        return [CorpusFile(saved.name, str(saved), "standard input")]
     if _is_url(name):
         return _find_remote(name)
     path = as_path(name)

@@ -124,11 +124,11 @@ class TextFile:
                 # Most of its lines would pass for UTF-8, as texts full of zeros.
                 raise CorpusError(
                     "it is UTF-16; convert it with: iconv -f UTF-16 -t UTF-8",
-                    path=self._source.location,
+                    path=self._source.shown,
                 )
             for beginning, kind in _NO_TEXT.items() if number == 1 else ():
                 if re.match(beginning, line):
-                    raise CorpusError(f"it is {kind}", path=self._source.location)
+                    raise CorpusError(f"it is {kind}", path=self._source.shown)
             zeros = line.count(0)
             foreign += zeros
             try:
@@ -145,12 +145,12 @@ class TextFile:
             raise CorpusError(
                 "most of it is no text in UTF-8; convert text in another encoding with: iconv -f "
                 "ENCODING -t UTF-8, and leave out other files",
-                path=self._source.location,
+                path=self._source.shown,
             )
 
     def _texts_of_rows(self) -> Iterator[str]:
         with self._whole() as path:
-            rows = read_column(path, self._field, location=self._source.location)
+            rows = read_column(path, self._field, location=self._source.shown)
             for number, row in enumerate(rows, 1):
                 try:
                     text = self._parse_row(row)
@@ -188,7 +188,7 @@ class TextFile:
 
     def _skip(self, why: str, number: int) -> None:
         self._skipped += 1
-        self._report(CorpusError(why, path=self._source.location, line=number))
+        self._report(CorpusError(why, path=self._source.shown, line=number))
 
     def _parse_object(self, line: bytes) -> str:
         if not line.strip():
@@ -199,7 +199,7 @@ class TextFile:
             raise CorpusError(
                 f'no field "{self._field}"; the fields of the first object are: '
                 f"{shown_names(record, most=_SHOWN_FIELDS)}; choose one with --field",
-                path=self._source.location,
+                path=self._source.shown,
             )
         self._seen_object = True
         text = record.get(self._field) if isinstance(record, dict) else None
@@ -237,7 +237,7 @@ class TextFile:
         try:
             yield from unpack(self._chunks(), packing)
         except BROKEN as error:
-            raise CorpusError(why_not_unpacked(error), path=self._source.location) from error
+            raise CorpusError(why_not_unpacked(error), path=self._source.shown) from error
 
 
 _TOO_LONG = b"\xff too long"  # stands for such a line: it is not UTF-8, so no parser takes it
