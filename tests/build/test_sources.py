@@ -276,8 +276,15 @@ def test_an_archive_is_unpacked_once_whatever_its_server_calls_it(
 
 def test_a_file_of_the_web_has_the_name_that_a_reader_sees(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fsspec.core.url_to_fs", lambda url, **options: (Web(**options), url))
-    [file] = find_sources(["https://example.org/z%20%C5%BC.txt?a=b%20c"])
+    folder = "https://example.org/%C5%BC"
+    [file] = find_sources([f"{folder}/z%20%C5%BC.txt?a=b%20c"])
     assert file.name == "z ż.txt"
+    monkeypatch.setattr(
+        Web, "find", lambda _, path: [f"{path}/%C5%BC/z%20%C5%BC.txt"], raising=False
+    )
+    monkeypatch.setattr(Web, "isdir", lambda *_: True)
+    [file] = find_sources([folder])
+    assert (file.name, file.location) == ("ż/z ż.txt", f"{folder}/%C5%BC/z%20%C5%BC.txt")
 
 
 @pytest.mark.parametrize(

@@ -184,8 +184,7 @@ def _find_remote(url: str) -> list[CorpusFile]:
             return _under_glob(whole(path), map(whole, system.glob(path)))
         if system.isdir(path):
             return _in_folder(url, whole(path), map(whole, system.find(path)))
-    name = PurePosixPath(path.partition("?")[0]).name
-    return [CorpusFile(unquote(name) if url.startswith("http") else name, url)]
+    return [CorpusFile(PurePosixPath(_relative(path.partition("?")[0], "")).name, url)]
 
 
 def _in_folder(typed: str, folder: str, locations: Iterable[str]) -> list[CorpusFile]:
@@ -213,7 +212,8 @@ def _under_glob(pattern: str, locations: Iterable[str]) -> list[CorpusFile]:
 
 
 def _relative(file: str, folder: str) -> str:
-    return file.removeprefix(f"{folder.rstrip('/')}/")
+    name = file.removeprefix(f"{folder.rstrip('/')}/")
+    return unquote(name) if file.startswith(("http:", "https:")) else name
 
 
 def _is_url(location: str) -> bool:
