@@ -26,8 +26,8 @@ FORCED = "grammar"
 
 _UNLEARNED = Shift()
 
-Guesses: TypeAlias = Sequence[tuple[TargetId, float]]
-"""Ids, the most probable first, each with its log-odds or its log-probability."""
+LogProbabilities: TypeAlias = Sequence[tuple[TargetId, float]]
+"""Ids, the most probable first, each with its log-probability."""
 
 
 class Answer:
@@ -68,21 +68,24 @@ class BlockAnswer(Answer):
     comes after it. So where another source knows a path, the block's probabilities join it at every
     depth, on every branch. Few trees reach the last positions, so log-odds are computed where they
     are asked for.
-    positions: for each position its most probable ids, with log-probabilities. links: for each
-    position but the last, those of the next one after some of its ids; empty if none are known.
+    positions: for each position its most probable ids. links: for each position but the last, those
+    of the next one after some of its ids; empty if none are known.
     """
 
     def __init__(
-        self, positions: Sequence[Guesses], name: str, links: Sequence[Mapping[TargetId, Guesses]]
+        self,
+        positions: Sequence[LogProbabilities],
+        name: str,
+        links: Sequence[Mapping[TargetId, LogProbabilities]],
     ) -> None:
         super().__init__(EMPTY_TREE)
         self.root, self.name = (-1, None), name
         self._positions, self._links = positions, links
 
-    def expect(self, state: tuple[int, TargetId | None]) -> Guesses:
+    def expect(self, state: tuple[int, TargetId | None]) -> Sequence[tuple[TargetId, float]]:
         if (known := self._expected.get(state)) is None:
             position, token = state
-            listed: Guesses = self._positions[position + 1] if self._positions else ()
+            listed: LogProbabilities = self._positions[position + 1] if self._positions else ()
             listed = listed if token is None else self._links[position][token]
             known = [(token, _odds_of_log(logprob)) for token, logprob in listed]
             self._expected[state] = known
