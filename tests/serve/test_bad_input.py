@@ -184,7 +184,11 @@ MESSAGE_FIELDS: list[tuple[str, Any, str]] = [
     ("messages", [TWO, {"role": "critic", "content": "x"}], "messages[1].role"),
     ("messages", [RETURNED], "messages[0].content[2] is of type 'image'"),
 ]
-NOT_SERVED = (("best_of", 2), ("functions", [{"name": "pogoda"}]))
+NOT_SERVED = (
+    *(("best_of", 2), ("functions", [{"name": "pogoda"}])),
+    *(("allowed_token_ids", [5]), ("truncate_prompt_tokens", 5), ("min_tokens", 5)),
+    *((name, True) for name in ("include_stop_str_in_output", "use_beam_search")),
+)
 IMAGES = [
     {"type": "image_url", "image_url": {"url": "http://127.0.0.1:1/x.png"}},
     {"type": "image_url", "image_url": {"url": "file:///etc/hostname"}},
@@ -236,6 +240,7 @@ def test_the_wrong_field_is_told_to_programs(
 def test_fields_that_ask_for_nothing_else_are_taken(server: Server) -> None:
     harmless: dict[str, Any] = {"stop": ["", ""], "prediction": {"content": 5}, "seed": -1}
     harmless |= {"response_format": {"type": "text"}, "echo": False, "suffix": "", "best_of": 1}
+    harmless |= {"bad_words": [], "min_tokens": 0, "use_beam_search": False}
     harmless |= {"functions": [], "temperature": None, "stream": None, "store": True}
     harmless |= {"stream_options": {"include_usage": None}, "tokalign": {"sources": None}}
     assert content(chat(server, "Wisła", **harmless)) == content(chat(server, "Wisła"))

@@ -59,6 +59,17 @@ _PENALTIES = [
     for kind in ("repetition", "presence", "frequency")
     for what in ("penalty", "context_size")
 ]
+_UNSERVED = {
+    "functions": "give the functions as tools",
+    "allowed_token_ids": "give a grammar",
+    "bad_words": "give logit_bias",
+    "include_stop_str_in_output": "leave it out; the text that ends an answer is no part of it",
+    "min_tokens": "leave it out",
+    "truncate_prompt_tokens": "shorten the prompt",
+    "use_beam_search": "leave it out",
+}
+"""OpenAI's older field and vLLM's that would change the answer, and what to do."""
+
 _RESERVED = RESERVED | {"tools"}
 """Variables of the template that have a field of their own."""
 
@@ -120,7 +131,13 @@ class Common(Struct, kw_only=True):
     grammar: str | None = None
     json_schema: Schema | None = None
     best_of: int | None = None
-    functions: list[Any] = []
+    functions: Any = None
+    allowed_token_ids: Any = None
+    bad_words: Any = None
+    include_stop_str_in_output: Any = None
+    min_tokens: Any = None
+    truncate_prompt_tokens: Any = None
+    use_beam_search: Any = None
     return_progress: bool = False
 
     @abstractmethod
@@ -140,8 +157,9 @@ class Common(Struct, kw_only=True):
     def _request(self, settings: Settings, api_key: str, **more: Any) -> ApiRequest:
         if self.best_of is not None and self.best_of != self.n:
             raise _unserved("best_of", "every answer that is made is returned; give n")
-        if self.functions:
-            raise _unserved("functions", "give the functions as tools")
+        for name, remedy in _UNSERVED.items():
+            if getattr(self, name):
+                raise _unserved(name, remedy)
         if self.structured_outputs.structural_tag:
             raise _unserved("structured_outputs.structural_tag", "give tools, or a grammar")
         if reserved := _RESERVED & self.chat_template_kwargs.keys():
