@@ -300,6 +300,19 @@ def test_weights_are_the_same_in_both_forms(
     assert (packed / "model.safetensors").stat().st_size < 100_000_000
 
 
+def test_what_a_kill_leaves_is_not_taken_for_the_model(
+    cache: Path, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Among what lies on the disk it is shown as what it is."""
+    monkeypatch.setattr("tokalign.names.packaged_model.shutil.rmtree", lambda *_, **__: None)
+    monkeypatch.setattr("tokalign.names.packaged_model._convert", lambda *_, **__: 1 / 0)
+    for count in (1, 2):
+        with pytest.raises(ZeroDivisionError):
+            packaged_model(file)
+        left = [folder.name for folder in (cache / "models").iterdir()]
+        assert [name.startswith("unfinished-smollm2-135m") for name in left] == [True] * count
+
+
 @pytest.mark.slow
 def test_a_disk_without_room_for_it_is_named(cache: Path, file: Path) -> None:
     before = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -57,7 +57,7 @@ def packaged_model(file: Path) -> Path:
         return folder
     remedy = "set TOKALIGN_CACHE to a folder that you may write to"
     make_folder(folder.parent, remedy=remedy)
-    half = Path(mkdtemp(dir=folder.parent))
+    half = Path(mkdtemp(prefix=f"unfinished-{folder.name}-", dir=folder.parent))
     try:
         _convert(mx, file, half, quantized=quantized)
         half.rename(folder)
