@@ -10,7 +10,7 @@ import pytest
 from llguidance import LLTokenizer
 
 from tokalign.errors import UsageError
-from tokalign.runtime.grammar import Grammar, json_lark
+from tokalign.runtime.grammar import Grammar, json_lark, matcher
 from tokalign.runtime.grammar.matcher import matcher_of
 
 # What cannot be enforced in the field x, and the keyword that says so.
@@ -228,3 +228,11 @@ def test_what_nothing_matches_is_refused() -> None:
     ):
         with pytest.raises(UsageError):
             Grammar.json_schema(schema, strict=False)
+
+
+def test_the_same_schema_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every request of an agent brings the same tools, which cost a second to compile."""
+    schema = field({"type": "string", "pattern": "^(once|twice)$", "maxLength": 5})
+    first = Grammar.json_schema(schema)
+    monkeypatch.setattr(matcher, "on_deep_stack", lambda work: pytest.fail("compiled again"))
+    assert Grammar.json_schema(schema) == first

@@ -49,14 +49,16 @@ def limits() -> LLParserLimits:
     )
 
 
-def invalid(definition: str) -> tuple[str, list[str]]:
-    """What is wrong with a grammar, "" for nothing, and warnings."""
+@lru_cache(maxsize=512)
+def invalid(definition: str) -> tuple[str, tuple[str, ...]]:
+    """What is wrong with a grammar, "" for nothing, and warnings. Cost: 0.5 ms for a short one,
+    1.4 s for a schema of 100 KB, once: an agent sends the same tools with every request."""
     from llguidance import LLMatcher
 
     failed, messages = on_deep_stack(
         lambda: LLMatcher.validate_grammar_with_warnings(definition, limits=limits())
     )
-    return (messages[0], []) if failed else ("", messages)
+    return (messages[0], ()) if failed else ("", tuple(messages))
 
 
 def matcher_of(definition: str, engine: LLTokenizer) -> LLMatcher:

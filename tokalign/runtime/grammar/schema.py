@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any
 from urllib.parse import unquote
 
@@ -116,21 +115,14 @@ _NO_CODES = {"json_allowed_escapes": 'nrbtf\\"'}
 """No `\\u0061` in texts, where it would spell the name of a property past the property's schema."""
 
 
-@lru_cache(maxsize=4096)
-def _is_enforced(text: str) -> bool:
-    """Whether llguidance compiles a schema, or says that nothing matches it."""
-    wrong, _ = invalid(f'{{"grammars": [{{"json_schema": {text}}}]}}')
-    return not wrong or "nsatisfiable" in wrong
-
-
 def _enforces(schema: Mapping[str, Any]) -> bool:
+    """Whether llguidance compiles a schema, or says that nothing matches it."""
+    made = {**schema, "x-guidance": {**_ON_ONE_LINE, "lenient": False}}
     try:
-        text = json.dumps(
-            {**schema, "x-guidance": {**_ON_ONE_LINE, "lenient": False}}, allow_nan=False
-        )
+        wrong, _ = invalid(json.dumps({"grammars": [{"json_schema": made}]}, allow_nan=False))
     except ValueError:  # infinity, or no number
         return False
-    return _is_enforced(text)
+    return not wrong or "nsatisfiable" in wrong
 
 
 def _why_not(name: str, value: Any) -> str:
