@@ -41,6 +41,19 @@ LAYOUTS: dict[str, Any] = {
         None,
         {"embedding": True, "head": True},
     ),
+    "interleaved, as LFM2.5's": ({"rope_is_neox_style": False}, None, {}),
+    "SpecForge": (
+        {
+            "dflash_config": {
+                "projector_type": "dspark",
+                "attention_mode": "gqa",
+                "confidence_head_alpha": 1.0,
+                "runtime_block_size": 4,
+            }
+        },
+        None,
+        {},
+    ),
     "confidence of the hidden state": ({"confidence_head_with_markov": False}, "dspark", {}),
 }
 ACCEPTED = [(0, 5, 0, 1, 3), (3, 1, 5, 2, 4)]

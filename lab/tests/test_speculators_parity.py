@@ -35,6 +35,7 @@ EAGLES: dict[str, dict[str, Any]] = {
     "norms": {"norm_before_residual": True, "norm_before_fc": True},
     "EAGLE 3.1": {"fc_norm": True, "norm_output": True},
     "biases": {"attention_bias": True},
+    "layers of Qwen3": {"num_hidden_layers": 2, "layers": Qwen3Config},
 }
 WINDOW = {
     "use_sliding_window": True,
@@ -77,7 +78,7 @@ def written(kind: str, folder: Path, changed: dict[str, Any]) -> Any:
     of_kind = speculators.SpeculatorModelConfig.registry[kind]
     anchored = own.get("sample_from_anchor", kind == "dspark")
     greedy = speculators.TokenProposalConfig.registry["greedy"]
-    layers = LlamaConfig if kind == "eagle3" else Qwen3Config
+    layers = own.pop("layers", LlamaConfig if kind == "eagle3" else Qwen3Config)
     config = of_kind(
         transformer_layer_config=layers(**layer),
         speculators_config=speculators.SpeculatorsConfig(

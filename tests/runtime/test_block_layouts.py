@@ -145,7 +145,7 @@ def test_a_nested_configuration_is_the_same_network(tmp_path: Path) -> None:
         ("dspark", dspark_config(model)),
     ):
         drafter = random_block_drafter(model, config=config)
-        nested = nested_config(config, kind)
+        nested = nested_config(config, kind, max_anchors=3072)
         folder = write_block_drafter(tmp_path / kind, drafter, nested, t2d=mx.ones(96, mx.bool_))
         assert guessed(load_dflash(folder, model), 9, 4) == guessed(drafter, 9, 4)
 
@@ -232,7 +232,7 @@ def test_what_cannot_be_run_is_refused(
     [
         ({"log_snr_conditioning": True}, "log_snr_conditioning"),
         ({"attention_k_eq_v": True}, "attention_k_eq_v"),
-        ({"rope_is_neox_style": False}, "rope_is_neox_style"),
+        ({"dflash_config": {"attention_sink_bias": True}}, "attention_sink_bias"),
         ({"dflash_config": {"projector_type": "domino"}}, "projector_type 'domino'"),
     ],
 )
@@ -272,6 +272,39 @@ def test_a_published_configuration_is_read() -> None:
     assert config.guesses == 7
     assert config.rope_theta == 1_000_000
     assert config.enable_confidence_head
+
+
+def test_rotary_embeddings_may_be_interleaved() -> None:
+    """As in Liquid's DSpark for LFM2.5, whose configuration also says how many slots to use."""
+    model = random_model()
+    own = {"num_target_layers": 2, "runtime_block_size": 4, "attention_mode": "gqa"}
+    config = dspark_config(model, dflash_config={**own, "confidence_head_alpha": 1.0})
+    network = random_block_drafter(model, config=config)
+    for key in ("rope_is_neox_style", "is_neox_style"):
+        turned = random_block_drafter(model, config=config | {key: False})
+        assert turned.layers[0].self_attn.rope.traditional
+        assert guessed(turned, 9) != guessed(network, 9)
+
+
+@pytest.mark.parametrize(
+    ("changed", "own", "types", "window", "is_causal"),
+    [
+        ({"layer_types": ["full_attention"] * 2}, {"use_swa": True}, "sliding", 9, False),
+        ({}, {"use_swa": True, "swa_window_size": 5}, "sliding", 5, False),
+        ({}, {"use_swa": True, "causal": True}, "sliding", 9, True),
+        ({"layer_types": ["sliding_attention"] * 2}, {"causal": False}, "sliding", 9, False),
+        ({"layer_types": ["sliding_attention"] * 2}, {}, "sliding", 9, None),
+        ({}, {"shift_label": False}, "full", 9, None),
+    ],
+)
+def test_windows_as_modelopt_writes_them(
+    changed: dict[str, Any], own: dict[str, Any], types: str, window: int, is_causal: bool | None
+) -> None:
+    """`use_swa` is for all layers, whose slots then see each other unless `causal` says no."""
+    config = block_config(random_model(), sliding_window=9, dflash_config=own, **changed)
+    made = DFlashConfig.from_json(config)
+    assert made.layer_types == (f"{types}_attention",) * 2
+    assert (made.sliding_window, made.is_causal) == (window, is_causal)
 
 
 def test_every_layout_is_known_by_its_config(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 import zoo
 from drafter_cases import ARCHITECTURES, PROMPT, SAMPLINGS
 from eagle_drafters import eagle_config, knowing_eagle, random_eagle, write_eagle
+from mlx_lm.models import qwen3
 from random_models import generate, random_model, rounds_of
 
 from tokalign.errors import BundleError, IncompatibleError
@@ -163,6 +164,73 @@ def test_a_folder_in_a_published_layout_is_read(layout: str, tmp_path: Path) -> 
     assert found[0] is not None
 
 
+def test_queries_and_keys_may_be_normed(tmp_path: Path) -> None:
+    """As in those that speculators trains with layers of Qwen3; the weights tell."""
+    target = model()
+    config = eagle_config(target, num_hidden_layers=2, head_dim=16)
+    network = random_eagle(target, config, qwen3.Attention)
+    read = load_eagle3(write_eagle(tmp_path, network, config, "layers.0."), target)
+    greedy = SAMPLINGS["greedy"]
+    plain = generate(NoDrafter(), greedy, tokens=40, session=TargetModelSession(target))
+    session = opened(read)
+    drafter = made("beams", session, read, greedy)
+    assert rounds_of(drafter, session, greedy, limits=Limits(max_tokens=40))[0] == plain
+    ids, states = mx.arange(5), mx.random.normal((5, 32))
+    outputs = [one.read(ids, states, [None, None], "causal") for one in (network, read)]
+    assert mx.allclose(*outputs)
+    assert "q_norm" in read.layers[0].self_attn
+    assert "q_norm" in read.layers[1].self_attn
+
+
+@pytest.mark.parametrize(
+    "published",
+    [
+        {  # ModelOpt: those of nvidia
+            "eagle_config": {
+                "eagle_aux_hidden_state_layer_ids": [],
+                "next_layer_regular": True,
+                "parallel_draft_heads_num_layers": 1,
+                "parallel_draft_step": 1,
+                "use_aux_hidden_state": True,
+                "use_input_layernorm_in_first_layer": True,
+                "use_last_layernorm": True,
+                "use_mtp_layernorm": False,
+            },
+            "mlp_bias": False,
+            "sep_token_id": None,
+        },
+        {  # AngelSlim: for Qwen3-VL, and a copy of Hunyuan's configuration
+            "target_model_type": "qwen3_vl",
+            "modal_type": "VLM",
+            "video_token_id": 90,
+            "rope_scaling": {"rope_type": "default", "mrope_section": [24, 20, 20]},
+            "attention_head_dim": 8,
+            "cla_share_factor": 2,
+            "dense_list": [32, 0],
+            "norm_type": "rms",
+            "org_vocab_size": 96,
+            "pool_type": "last",
+            "im_end_id": 5,
+            "use_qk_norm": True,
+            "use_rotary_pos_emb": True,
+        },
+        {  # nebius, for gpt-oss
+            "architectures": ["LlamaForCausalLM"],
+            "truncated_vocab_size": 48,
+            "rope_scaling": {"factor": 32.0, "rope_type": "yarn", "truncate": False},
+        },
+        {"decoder_sparse_step": 1, "router_aux_loss_coef": 0.001},  # SpecForge, for Qwen3 MoE
+    ],
+)
+def test_a_published_configuration_is_read(published: dict[str, Any], tmp_path: Path) -> None:
+    target = random_model(layers=8)
+    config = eagle_config(target, head_dim=8, **published)
+    network = random_eagle(target, config)
+    read = named_drafter(write_eagle(tmp_path, network, config), SimpleNamespace(model=target))
+    assert read.config == network.config
+    assert read.config.taps(8) in ((1, 3, 4), (0, 3, 7))
+
+
 @pytest.mark.parametrize("own", [False, True])
 def test_a_copy_of_the_targets_embedding_is_not_kept(own: bool, tmp_path: Path) -> None:
     target = model()
@@ -191,7 +259,10 @@ def test_a_copy_that_is_the_head_too_is_kept(tmp_path: Path) -> None:
     ("changed", "error", "message"),
     [
         ({"parallel_drafting": True}, BundleError, "parallel_drafting"),
-        ({"eagle_config": {"use_mtp_layernorm": True}}, BundleError, "use_mtp_layernorm"),
+        ({"ptd_token_id": 95}, BundleError, "ptd_token_id"),
+        ({"architectures": ["PEagleDraftModel"]}, BundleError, "PEagleDraftModel"),
+        ({"eagle_config": {"use_mtp_layernorm": True}}, BundleError, "use_mtp_layernorm: True"),
+        ({"eagle_config": {"parallel_draft_step": 4}}, BundleError, "parallel_draft_step: 4"),
         ({"use_sliding_window": True}, BundleError, "use_sliding_window"),
         ({"layer_types": ["sliding_attention"]}, BundleError, "sliding_attention"),
         ({"hidden_act": "gelu"}, BundleError, "silu"),

@@ -11,6 +11,7 @@ import mlx.core as mx
 import mlx.nn as nn
 from block_drafters import random_weight
 from mlx.utils import tree_flatten, tree_map
+from mlx_lm.models.llama import Attention
 
 from tokalign.runtime.mlx.cached_drafter import CachedDrafter
 from tokalign.runtime.mlx.eagle3 import Eagle3Drafter
@@ -44,13 +45,15 @@ def known_ids(config: dict[str, Any]) -> Array:
     return mx.arange(config["draft_vocab_size"]) * 2 + 1
 
 
-def random_eagle(model: Any, config: dict[str, Any], **own: Any) -> Eagle3Drafter:
+def random_eagle(
+    model: Any, config: dict[str, Any], attend: type[Any] = Attention, **own: Any
+) -> Eagle3Drafter:
     """A drafter of this configuration with random weights. own: as in `TapsDrafter.own`."""
     mx.random.seed(7)
     shape = Eagle3Config.from_json(config)
     whole = shape.draft_vocab_size == vocabulary_size(model)
     ids = None if whole else known_ids(config)
-    drafter = Eagle3Drafter(shape, model)
+    drafter = Eagle3Drafter(shape, model, attend)
     drafter.own(**{"head": True, "ids": ids} | own)
     drafter.update(tree_map(random_weight, drafter.parameters()))
     if quantization := config.get("quantization"):

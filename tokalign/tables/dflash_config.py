@@ -25,7 +25,7 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 
 _OTHER_NETWORKS = (
     *("enable_qwen35_gated_q_proj", "log_snr_conditioning", "attention_sink_bias"),
-    *("dflash_query_causal", "num_experts", "attention_k_eq_v"),
+    *("dflash_query_causal", "attention_k_eq_v"),
 )
 """Keys that, if they are on, make a network that is not run."""
 
@@ -67,9 +67,7 @@ class DFlashConfig(DrafterShape):
     def from_json(cls, config: Config) -> DFlashConfig:
         """Read a `config.json`. Raises: ValueError and others (see `reading`) for one that cannot
         be run."""
-        odd = [key for key in _OTHER_NETWORKS if config.get(key)]
-        odd += ["rope_is_neox_style: false"] * (config.get("rope_is_neox_style") is False)
-        refuse(odd)
+        refuse(key for key in _OTHER_NETWORKS if config.get(key))
         is_dspark = drafter_format(config) is DrafterFormat.DSPARK
         flat = (_OF_DSPARK if is_dspark else {}) | _unpacked(config)
         types = flat.get("layer_types") or [FULL] * flat["num_hidden_layers"]
@@ -94,13 +92,18 @@ class DFlashConfig(DrafterShape):
 
 _FIELDS = {field.name for field in fields(DFlashConfig)} - {"whole_window"}
 
-_KNOWN = _FIELDS | {"projector_type"}
+_KNOWN = _FIELDS | {
+    *("projector_type", "causal", "use_swa", "swa_window_size"),
+    # of training, of what the weights show, and how many slots a program uses
+    *("attention_mode", "confidence_head_alpha", "block_size_policy", "dflash_initial_block_size"),
+    *("draft_window_size", "prefer_requested_block_size", "runtime_block_size"),
+}
 """Keys of `dflash_config`. One that is not among them may change what the network computes."""
 
 _KNOWN_NESTED = _FIELDS - {"target_layer_ids", "is_causal"} | {
     *("aux_hidden_state_layer_ids", "sliding_window_non_causal", "tie_word_embeddings"),
     *("speculators_config", "speculators_model_type", "speculators_version"),
-    "transformer_layer_config",
+    *("transformer_layer_config", "max_anchors"),
 }
 """Keys at the top of a configuration of `speculators`."""
 
@@ -110,10 +113,17 @@ def _unpacked(config: Config) -> dict[str, Any]:
     if "speculators_model_type" in config:
         return _nested(config)
     own = dict(config.get("dflash_config") or {})  # DeepSpec has all keys at the top
-    refuse(own.keys() - _KNOWN)
+    refuse(key for key in own.keys() - _KNOWN if own[key])
     if (projector := own.get("projector_type")) not in (None, "dspark"):
         refuse([f"projector_type {shown(projector)}"])
-    return {**config, **own}
+    flat = {**config, **own}
+    if flat.get("is_causal") is None:
+        flat["is_causal"] = own.get("causal")
+    flat["sliding_window"] = own.get("swa_window_size") or flat.get("sliding_window")
+    if own.get("use_swa") and SLIDING not in (flat.get("layer_types") or []):
+        flat["layer_types"] = [SLIDING] * config["num_hidden_layers"]
+        flat["is_causal"] = bool(flat["is_causal"])
+    return flat
 
 
 def _nested(config: Config) -> dict[str, Any]:

@@ -24,8 +24,15 @@ _OF_LIBRARIES = {
     *("_name_or_path", "id2label", "label2id", "length_penalty", "max_length", "num_beam_groups"),
     *("num_beams", "num_return_sequences", "repetition_penalty", "return_dict", "temperature"),
     *("top_k", "top_p", "typical_p"),
+    # of the target, whose configuration a drafter's may be a copy of
+    *("attention_head_dim", "cla_share_factor", "decoder_sparse_step", "dense_list", "modal_type"),
+    *("norm_type", "org_vocab_size", "pool_type", "router_aux_loss_coef", "target_model_type"),
+    *("truncated_vocab_size", "use_qk_norm", "use_rotary_pos_emb"),
 }
-"""Keys of a `config.json` that do not change what a network computes."""
+"""Keys of a `config.json` that do not change what a network computes. So do not those of further
+ids, such as `image_token_id`, but for `_MASKS`."""
+
+_MASKS = {"mask_token_id", "ptd_token_id"}
 
 
 Size: TypeAlias = Annotated[int, Meta(ge=1, le=10_000_000)]
@@ -40,8 +47,6 @@ class DrafterShape:
     it. draft_vocab_size: ids that its head knows. target_layer_ids: the target's layers whose
     outputs it reads; None for those before the third, the middle and the third last one."""
 
-    rope_traditional: ClassVar[bool] = False
-
     hidden_size: Size
     intermediate_size: Size
     num_hidden_layers: Layers
@@ -53,6 +58,7 @@ class DrafterShape:
     max_position_embeddings: int
     rope_theta: Positive
     rope_scaling: dict[str, Any] | None = None
+    rope_traditional: bool = False
     attention_bias: bool = False
     quantization: dict[str, Any] | None = None
     draft_vocab_size: Size
@@ -66,7 +72,8 @@ class DrafterShape:
         if (activation := config.get("hidden_act", "silu")) != "silu":
             raise ValueError(f"hidden_act, of which only silu is run, not {shown(activation)}")
         rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-        sizes = layer_sizes(config) | {"rope_scaling": rope or None}
+        neox = config.get("rope_is_neox_style", config.get("is_neox_style", True))
+        sizes = layer_sizes(config) | {"rope_scaling": rope or None, "rope_traditional": not neox}
         given = {
             "draft_vocab_size": config["vocab_size"],
             "target_hidden_size": config["hidden_size"],
@@ -121,7 +128,8 @@ def refuse_unknown(config: Mapping[str, Any], known: Set[str]) -> None:
     # mlx-lm writes the settings under both names.
     if config.get("quantization_config") == config.get("quantization"):
         known = known | {"quantization_config"}
-    refuse(key for key in config.keys() - known - _OF_LIBRARIES if config[key])
+    further = {key for key in config if key.endswith("_id")} - _MASKS
+    refuse(key for key in config.keys() - known - _OF_LIBRARIES - further if config[key])
 
 
 def known_format(config: Mapping[str, Any], name: str) -> DrafterFormat:

@@ -63,7 +63,7 @@ def drafter_format(config: Mapping[str, Any]) -> DrafterFormat | None:
         return DrafterFormat.DSPARK
     if "dflash_config" in config:
         return DrafterFormat.DFLASH_2 if "selector_rank" in block else DrafterFormat.DFLASH
-    if "draft_vocab_size" in config:
+    if "draft_vocab_size" in config and "PEagle" not in str(config.get("architectures")):
         return DrafterFormat.EAGLE_3
     if "backbone_hidden_size" in config:
         return DrafterFormat.GEMMA_4

@@ -20,6 +20,8 @@ _USUAL = {
     "use_last_layernorm": True,
     "next_layer_regular": True,
     "use_mtp_layernorm": False,
+    "parallel_draft_step": 1,
+    "parallel_draft_heads_num_layers": 1,
 }
 """Switches of `eagle_config`, and how they are in a network that is run."""
 
@@ -51,14 +53,14 @@ class Eagle3Config(DrafterShape):
         be run."""
         nested = config.get("transformer_layer_config") or {}
         config = {"num_hidden_layers": 1, **nested, **config}
-        own = config.get("eagle_config") or {}
+        own = dict(config.get("eagle_config") or {})
+        layers = own.pop(INPUTS, None) or None
         odd = [kind for kind in config.get("layer_types") or [] if kind != "full_attention"]
-        odd += [key for key in own if key != INPUTS and own[key] != _USUAL.get(key)]
+        odd += [f"{key}: {of}" for key, of in own.items() if of not in (None, _USUAL.get(key))]
         if config.get("fc_norm") and config.get("norm_before_fc"):
             odd.append("fc_norm beside norm_before_fc")
         refuse_unknown(config, _KNOWN)
         refuse(odd)
-        layers = own.get(INPUTS) or None
         if (inputs := config.get(INPUTS)) is not None:
             layers = [layer - 1 for layer in inputs]
         return cls.read({**config, "target_layer_ids": layers})

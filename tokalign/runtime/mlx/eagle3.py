@@ -15,6 +15,7 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
+from mlx_lm.models import qwen3
 from mlx_lm.models.llama import Attention, TransformerBlock
 
 from tokalign.runtime.mlx.cached_drafter import CachedDrafter
@@ -26,10 +27,10 @@ from tokalign.tables.eagle3_config import Eagle3Config
 class FirstLayer(TransformerBlock):  # type: ignore[misc]
     """A layer whose attention reads embeddings beside hidden states."""
 
-    def __init__(self, config: Eagle3Config) -> None:
+    def __init__(self, config: Eagle3Config, attend: type[Any]) -> None:
         super().__init__(config)
         width = config.hidden_size
-        attention = Attention(replace(config, hidden_size=2 * width))
+        attention = attend(replace(config, hidden_size=2 * width))
         attention.o_proj = self["self_attn"].o_proj
         self.self_attn = attention
         self.hidden_norm = nn.RMSNorm(width, eps=config.rms_norm_eps)
@@ -44,9 +45,10 @@ class FirstLayer(TransformerBlock):  # type: ignore[misc]
 
 
 class Eagle3Drafter(TapsDrafter, CachedDrafter):
-    """The network. Raises: IncompatibleError for a target of another size."""
+    """The network. attend: what makes the attention of a layer. Raises: IncompatibleError for a
+    target of another size."""
 
-    def __init__(self, config: Eagle3Config, target: Any) -> None:
+    def __init__(self, config: Eagle3Config, target: Any, attend: type[Any] = Attention) -> None:
         super().__init__(config, target)
         self.goes_on_normed = config.norm_output
         if config.norm_before_fc:
@@ -55,7 +57,9 @@ class Eagle3Drafter(TapsDrafter, CachedDrafter):
             width, eps = config.target_hidden_size, config.rms_norm_eps
             self.fc_norm = [nn.RMSNorm(width, eps=eps) for _ in self._taps]
         others = [TransformerBlock(config) for _ in range(1, config.num_hidden_layers)]
-        self.layers = [FirstLayer(config), *others]
+        for layer in others:
+            layer.self_attn = attend(config)
+        self.layers = [FirstLayer(config, attend), *others]
 
     def states(self, watched: Array) -> Array:
         watched = super().states(watched)
@@ -97,4 +101,7 @@ def load_eagle3(config: Mapping[str, Any], weights: Weights, target: Any) -> Eag
         for key, value in weights.items()
         if "rotary_emb" not in key
     }
-    return Eagle3Drafter(Eagle3Config.from_json(config), target).filled(named)
+    # Layers are as Llama's or, of late in speculators, as Qwen3's, which norm queries and keys.
+    has_norms = any(key.endswith("self_attn.q_norm.weight") for key in named)
+    attend = qwen3.Attention if has_norms else Attention
+    return Eagle3Drafter(Eagle3Config.from_json(config), target, attend).filled(named)
