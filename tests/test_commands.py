@@ -67,3 +67,10 @@ def test_help_fits_one_screen(name: str) -> None:
     lines = CliRunner().invoke(group, typed, terminal_width=80).stdout.splitlines()
     assert 5 < len(lines) <= 50
     assert sum(line.startswith("  -") for line in lines) <= 30
+
+
+@pytest.mark.parametrize("name", ["tables", "models"])
+def test_what_a_command_does_is_told_in_whole_sentences(name: str) -> None:
+    told = CliRunner().invoke(group, [name, "--help"], terminal_width=80).stdout
+    assert "Commands:" in told
+    assert "..." not in told.partition("Commands:")[2]

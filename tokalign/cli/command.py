@@ -213,6 +213,10 @@ class Command(click.Command):
         super().__init__(*given, **attributes)
         self.params += [JSON, QUIET, HELP_ALL]
 
+    def get_short_help_str(self, limit: int = 1000) -> str:
+        """The whole first sentence, which click would cut to one line."""
+        return super().get_short_help_str(1000)
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         with naming_defaults(ctx):
             return super().parse_args(ctx, args)
