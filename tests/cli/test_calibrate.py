@@ -83,7 +83,7 @@ def test_a_disturbed_measurement_is_no_verdict_and_nothing_is_written(
     curve = tmp_path / "mine.json"
     for words in (("--output", curve), ("--html", tmp_path / "page.html"), ("--json",), ()):
         ended = calibrate(models, "--refresh", *words)
-        ended.is_refused(1, "no verdict: the machine was busy (2 rows took 4.5", "--budget")
+        ended.is_refused(1, "not be measured: the machine was busy (2 rows took 4.5", "--budget")
         assert ended.out == ""
     assert [*tmp_path.rglob("*.json"), *tmp_path.rglob("*.html")] == []
 

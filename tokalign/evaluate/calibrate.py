@@ -79,8 +79,8 @@ def require_sound(curve: CostCurve) -> CostCurve:
     """The curve. Raises: DisturbedError for one that says nothing of the machine."""
     if why := curve.notes.get(_UNSOUND):
         raise DisturbedError(
-            f"no verdict: {why}; nothing is kept: measure again when less else runs, or for "
-            "longer, with a larger `tokalign calibrate --budget`"
+            f"what passes cost could not be measured: {why}; measure again when less else runs, "
+            "or for longer, with a larger `tokalign calibrate --budget`"
         )
     return curve
 
