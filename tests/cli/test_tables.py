@@ -112,6 +112,10 @@ def test_learn_list_use_and_forget(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert used.code == 0, used.err
     assert table["path"] in used.err
     assert run("learn", *notes).json["documents_read"] == 4
+    (documents / "empty.txt").touch()
+    told = run("learn", "--name", "notes")
+    assert "empty.txt: there is no text in it" in told.err
+    assert "empty.txt" not in told.out, "a thousand of them would fill the screen"
 
     refused = run("tables", "forget", "notes", "other")
     refused.is_refused(4, "nothing was learned under the name other")

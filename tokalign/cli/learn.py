@@ -70,14 +70,14 @@ def command(*, name: str | None, lists: bool, exclude: tuple[str, ...], **values
         {"path": str(path), "bytes": path.stat().st_size, "built": built}
         for path, built in learned.tables.items()
     ]
+    unread = {"problems": learned.problems, "unreadable": learned.skipped.unreadable}
     show(
         {
             "documents_read": learned.read,
             "documents_unchanged": learned.unchanged,
             "documents_with_text": learned.texts,
             "copies": learned.copies,
-            "problems": learned.problems,
-            "unreadable": learned.skipped.unreadable,
+            **{name: value if flags.as_json else len(value) for name, value in unread.items()},
             "left_out": dict(learned.skipped.counts),
             "tables": tables,
         }
