@@ -47,7 +47,8 @@ _OPTIONS = (
 )
 
 _NOT_MEASURED = (
-    "not measured; --measure times a model of the target's shape, tokalign calibrate the models"
+    "What passes cost here was not measured: --measure times a model of the target's shape, "
+    "tokalign calibrate the models."
 )
 
 
