@@ -37,7 +37,9 @@ def test_a_line_without_signs_is_itself(line: str) -> None:
 
 
 def test_commands_are_read() -> None:
-    assert read_entry("/save  a b.json ") == ChatCommand("save", "a b.json")
+    for typed in ("a b.json ", "'a b.json'", r"a\ b.json"):
+        assert read_entry(f"/save  {typed}") == ChatCommand("save", "a b.json")
+    assert read_entry("/load Anna's.json") == ChatCommand("load", "Anna's.json")
     assert read_entry("/system") == ChatCommand("system", "")
     assert read_entry("//exit to nie komenda") == "/exit to nie komenda"
     for typed in ("exit", "quit ", "/bye", "/quit", "/exit"):

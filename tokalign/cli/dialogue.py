@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict
@@ -84,7 +85,17 @@ def read_entry(text: str) -> ChatCommand | str:
         raise UsageError(f"/{name} takes nothing after it; leave out {argument!r}")
     if takes == "FILE" and not argument:
         raise UsageError(f"/{name} needs the name of a file: /{name} FILE")
-    return ChatCommand(name, argument)
+    return ChatCommand(name, _unquoted(argument) if takes == "FILE" else argument)
+
+
+def _unquoted(path: str) -> str:
+    """A path without the quotes or backslashes that a shell, or a file dropped on a terminal, puts
+    in; as it is if these do not make it one word."""
+    try:
+        words = shlex.split(path)
+    except ValueError:  # as in Anna's.json
+        return path
+    return words[0] if len(words) == 1 else path
 
 
 class EntryLines:
