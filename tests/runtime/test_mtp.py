@@ -75,6 +75,52 @@ def test_a_folder_that_holds_it_alone_is_read(tmp_path: Path) -> None:
     assert mx.allclose(read.norm.weight, random_mtp(target).norm.weight, atol=1e-6)
 
 
+@pytest.mark.parametrize("added", [0, 1])
+def test_it_is_read_beside_a_conversion(added: int, tmp_path: Path) -> None:
+    """As `mtplx` publishes it, in bits of its own, whether 1 was added to norms or not."""
+    target = zoo.zoo_model("qwen3_5")
+    original = published_weights(random_mtp(target), target)
+    quantized = {"mtp.fc": 4, "mtp.layers.0.mlp.down_proj": 8}
+    weights: dict[str, mx.array] = {}
+    for name, of in original.items():
+        stem, bits = name.removesuffix(".weight"), quantized.get(name.removesuffix(".weight"))
+        if bits is not None:
+            parts = mx.quantize(of, group_size=32, bits=bits)
+            weights |= dict(zip((name, f"{stem}.scales", f"{stem}.biases"), parts, strict=True))
+        elif name.startswith("mtp."):
+            weights[name] = of + added if of.ndim == 1 else of
+    turned = {"model.layers.0.linear_attn.conv1d.weight": mx.zeros((8, 4, 1))}
+    write_mtp(tmp_path, turned, target, quantization={"group_size": 64, "bits": 3})
+    (tmp_path / "mtp").mkdir()
+    mx.save_safetensors(str(tmp_path / "mtp" / "weights.safetensors"), weights)
+    with_folder: Any = SimpleNamespace(model=target, folder=tmp_path)
+    read, whole = find_drafter(with_folder), random_mtp(target)
+    assert isinstance(read, MtpDrafter)
+    assert (read.fc.bits, read.layers[0].mlp.down_proj.bits) == (4, 8)
+    for ours, theirs in ((read.norm, whole.norm), (read.hidden_norm, whole.hidden_norm)):
+        assert mx.allclose(ours.weight, theirs.weight, atol=1e-6)
+    for name in ("input_layernorm", "post_attention_layernorm"):
+        ours, theirs = read.layers[0][name], whole.layers[0][name]
+        assert mx.allclose(ours.weight, theirs.weight, atol=1e-6)
+
+
+def test_a_folder_of_glm_s_alone_is_read(tmp_path: Path) -> None:
+    """As `mlx-vlm` splits a checkpoint of GLM-4.7-Flash."""
+    target = zoo.zoo_model("glm4_moe_lite")
+    drafter = random_mtp(target)
+    own = {"fc": "eh_proj", "embedding_norm": "enorm", "hidden_norm": "hnorm"}
+    own |= {"norm": "shared_head_norm", "layers": "mtp_block"}
+    weights = {"lm_head.weight": mx.zeros((4, 4)), "model.embed_tokens.weight": mx.zeros((4, 4))}
+    for name, of in tree_flatten(drafter.parameters()):
+        first, _, rest = name.partition(".")
+        weights[f"model.{own[first]}.{rest.removeprefix('0.')}"] = of
+    folder = write_mtp(tmp_path, weights, target)
+    (folder / "config.json").write_text('{"model_type": "glm4_moe_lite_mtp"}')
+    read = named_drafter(folder, SimpleNamespace(model=target))
+    expected = dict(tree_flatten(drafter.parameters()))
+    assert all(mx.allclose(of, expected[key]) for key, of in tree_flatten(read.parameters()))
+
+
 def test_other_targets_are_refused() -> None:
     with pytest.raises(IncompatibleError, match="llama"):
         MtpDrafter(zoo.zoo_model("llama"))

@@ -39,9 +39,10 @@ _NAMES = {
     **dict.fromkeys(("fc", "eh_proj"), "fc"),
     **dict.fromkeys(("pre_fc_norm_embedding", "enorm"), "embedding_norm"),
     **dict.fromkeys(("pre_fc_norm_hidden", "hnorm"), "hidden_norm"),
-    **dict.fromkeys(("norm", "shared_head.norm"), "norm"),
+    **dict.fromkeys(("norm", "shared_head.norm", "shared_head_norm"), "norm"),
 }
-_SHARED = ("embed_tokens.", "shared_head.head.")  # copies of the target's
+_SHARED = ("embed_tokens.", "shared_head.head.", "lm_head.")  # copies of the target's
+_ABOUT_0 = ("layernorm.weight", "embedding_norm.weight", "hidden_norm.weight")
 
 
 class MtpDrafter(CachedDrafter):
@@ -91,21 +92,26 @@ def load_mtp(config: Mapping[str, Any], everything: Weights, target: Any) -> Mtp
         raise ValueError(
             "it holds no MTP layer, which conversions for mlx-lm drop and original checkpoints have"
         )
-    convolutions = {key: of for key, of in everything.items() if "conv1d.weight" in key}
-    # Norms of an original checkpoint of these are about 0, and its convolutions are not turned.
-    is_original = any(of.shape[-1] != 1 for of in convolutions.values())
     numbers = [int(key.split(".")[1]) for key in weights if key.startswith("layers.")]
     depth = 1 + max(numbers, default=0)
     drafter = MtpDrafter(target, depth)
+    # Norms of an original checkpoint of these are about 0, and its convolutions are not turned. A
+    # conversion may keep the layer as it was: its norms are 0.3 to 0.4 on average, and 0.9 or more
+    # after 1 was added (measured by `mtplx`).
+    turned = [of.shape[-1] == 1 for key, of in everything.items() if "conv1d.weight" in key]
+    means = [of.mean().item() for key, of in weights.items() if key.endswith(_ABOUT_0)]
+    is_original = drafter.goes_on_normed and not (all(turned) and min(means, default=1.0) > 0.5)
+    others = {"model.layers.0.conv1d.weight": mx.zeros((1, 1, 2))} if is_original else {}
     named: dict[str, Array] = {}
     for index in range(depth):
         layer = _part(weights, f"layers.{index}.")
-        sanitized = _sanitized(layer, convolutions, target)
+        sanitized = _sanitized(layer, others, target)
         named |= {f"layers.{index}.{key}": of for key, of in sanitized.items()}
     for key, of in weights.items():
         if not key.startswith("layers."):
             named[key] = of + 1 if is_original and of.ndim == 1 else of
-    fill(drafter, named, config.get("quantization"))
+    quantization = config.get("mtplx_mtp_quantization") or config.get("quantization")
+    fill(drafter, named, quantization)
     return drafter
 
 
@@ -117,8 +123,8 @@ def _own_weights(weights: Mapping[str, Array], target: Any) -> dict[str, Array]:
     after = _part(weights, f"model.layers.{len(target.layers)}.")
     if "eh_proj.weight" in after:
         found = after
-    elif "fc.weight" in weights:  # a folder that holds it alone
-        found = dict(weights)
+    elif {"fc.weight", "model.eh_proj.weight"} & weights.keys():  # a folder that holds it alone
+        found = {re.sub(r"^model\.(mtp_block\.)?", "", key): of for key, of in weights.items()}
     return {_renamed(key): of for key, of in found.items() if not key.startswith(_SHARED)}
 
 

@@ -50,7 +50,7 @@ def read_weights(folder: Path) -> dict[str, Array]:
     if missing := missing_from_drafter(folder):
         raise BundleError(f"{folder} lacks {', '.join(missing)}; fetch a version that has them")
     weights: dict[str, Array] = {}
-    for file in sorted(folder.glob("*.safetensors")):
+    for file in sorted([*folder.glob("*.safetensors"), *folder.glob("mtp/*.safetensors")]):
         weights |= load_arrays(file)
     return weights
 
@@ -157,14 +157,18 @@ def fill(
 
     Raises: ValueError for weights of another network.
     """
+    mode = str((quantization or {}).get("mode", "affine"))
+
+    def quantized(path: str, part: nn.Module) -> dict[str, Any] | None:
+        """As the shapes of its weights say, which may differ from part to part."""
+        if (scales := weights.get(f"{path}.scales")) is None:
+            return None
+        width, packed = part.weight.shape[-1], weights[f"{path}.weight"].shape[-1]
+        bits, group_size = 32 * packed // width, width // scales.shape[-1]
+        return {"group_size": group_size, "bits": bits, "mode": mode}
+
     if quantization:
-        nn.quantize(
-            drafter,
-            group_size=int(quantization.get("group_size", 64)),
-            bits=int(quantization.get("bits", 4)),
-            mode=str(quantization.get("mode", "affine")),
-            class_predicate=lambda path, _: f"{path}.scales" in weights,
-        )
+        nn.quantize(drafter, class_predicate=quantized)
     own = dict(tree_flatten(drafter.parameters()))
     drafter.load_weights([*weights.items()])
     for key, weight in weights.items():
