@@ -25,10 +25,12 @@ from served import (
 )
 
 from tokalign.conversation.tools import ANY_TOOL
-from tokalign.errors import UsageError
+from tokalign.errors import ContextLengthError, UsageError
 from tokalign.serve import Settings
+from tokalign.serve.admission import refusal_of
 from tokalign.serve.completions import Chats
 from tokalign.serve.json_body import as_form
+from tokalign.serve.messages import Messages
 from tokalign.serve.responses import Responses
 from tokalign.serve.server import Server
 from tokalign.serve.structured import allowed_tools
@@ -350,6 +352,20 @@ def test_of_allowed_tools_the_others_are_not_told() -> None:
             body["tool_choice"] = {"type": "allowed_tools", "tools": [5]}
             with pytest.raises(UsageError, match="allowed_tools"):
                 as_form(body, api.form).requests(Settings(), "")
+
+
+def test_deferred_tools_are_told_last() -> None:
+    """Loaded during a conversation, they leave the kept context of the other tools valid."""
+    tools = [{"name": name, "input_schema": {}} for name in "fgh"]
+    tools[1]["defer_loading"] = True
+    body = {"messages": [{"role": "user", "content": "x"}], "tools": tools}
+    (asked,) = as_form(body, Messages.form).requests(Settings(), "")
+    assert [tool["function"]["name"] for tool in asked.tools] == ["f", "h", "g"]
+
+
+def test_a_prompt_that_is_too_long_is_refused_in_the_words_that_clients_read() -> None:
+    refusal = refusal_of(ContextLengthError(33030, 32768))
+    assert str(refusal).startswith("prompt is too long: 33030 tokens > 32768 maximum; ")
 
 
 def test_each_tool_is_looked_for_once_among_those_that_are_allowed() -> None:

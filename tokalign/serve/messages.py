@@ -73,8 +73,10 @@ class MessagesBody(Common, kw_only=True):
         disabled = self.tool_choice.get("disable_parallel_tool_use")
         if choice == "tool":
             choice = {"function": {"name": str(self.tool_choice.get("name"))}}
-        # The prompt does not name the tools that Anthropic runs.
+        # The prompt does not name the tools that Anthropic runs. Claude Code loads deferred tools
+        # during a conversation: after the others, they leave the kept context of those valid.
         tools = [*named("tools", self.tools)] if choice != "none" else []
+        tools.sort(key=lambda pair: pair[1].get("defer_loading") is True)
         own = [(tool.get("type") or "custom") == "custom" for _, tool in tools]
         return self._chat(
             settings,
