@@ -42,7 +42,11 @@ def refusal_of(error: Exception) -> Refusal:
     if isinstance(error, Refusal):
         return error
     if isinstance(error, ContextLengthError):
-        return Refusal(400, f"prompt is too long: {error}", code="context_length_exceeded")
+        # Claude Code reads both numbers from Anthropic's form of this sentence.
+        counts = f"{error.prompt_tokens} tokens > {error.limit} maximum"
+        remedy = "shorten the prompt or choose a model with a longer context"
+        told = f"prompt is too long: {counts}; {remedy}"
+        return Refusal(400, told, code="context_length_exceeded")
     if isinstance(error, UsageError | MissingAssetError):
         return Refusal(400 if isinstance(error, UsageError) else 404, str(error))
     text = " ".join(str(error).split()) or type(error).__name__
