@@ -9,6 +9,7 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
+import zoo
 from block_drafters import (
     KnowingDrafter,
     block_config,
@@ -36,6 +37,7 @@ from tokalign.runtime.mlx.drafter_folder import named_drafter
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.taps import taps_of
+from tokalign.runtime.mlx.weights import embedding_of
 from tokalign.runtime.rounds import Context
 from tokalign.tables.dflash_config import DFlashConfig
 from tokalign.tokenizer.vocabulary import TargetId
@@ -284,6 +286,16 @@ def test_rotary_embeddings_may_be_interleaved() -> None:
         turned = random_block_drafter(model, config=config | {key: False})
         assert turned.layers[0].self_attn.rope.traditional
         assert guessed(turned, 9) != guessed(network, 9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["gemma4_text", "gemma4"])
+def test_embeddings_are_scaled_as_those_of_the_target(name: str) -> None:
+    """Wherever the factor of a Gemma 4 is, in a model of text alone or of several parts."""
+    target = zoo.zoo_model(name)
+    network = random_block_drafter(target)
+    raw = embedding_of(target)(mx.array([3]))
+    assert mx.allclose(network.embedded(mx.array([3])), raw * raw.shape[-1] ** 0.5)
 
 
 @pytest.mark.parametrize(

@@ -44,8 +44,12 @@ def test_nothing_is_lost(name: str, temperature: float, branches: bool, ordered:
     assert any(one.accepted for one in rounds)
 
 
-def test_a_folder_is_read_by_what_it_is(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["gemma4_text", "gemma4_unified"])  # E4B and others, 12B
+def test_a_folder_is_read_by_what_it_is(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     target: Any = zoo.zoo_model("gemma4_text")
+    monkeypatch.setattr(target, "model_type", kind)
     write_assistant(tmp_path, random_assistant(target), assistant_config(target))
 
     class Loaded:

@@ -90,7 +90,7 @@ def _names(target: str) -> Iterator[str]:
 
 
 _FORMATS = re.compile(
-    r"([-_.](mlx|\d+(\.\d+)?-?bits?|bf16|fp?16|fp8|q\d\w*|dwq|qat|awq|gptq|mxfp\d|nvfp4|quantized))+$"
+    r"([-_.](mlx|\d+(\.\d+)?-?bits?|bf16|fp?16|fp8|q\d\w*|dwq|qat|awq|gptq|optiq|mxfp\d|nvfp4|quantized))+$"
 )
 
 

@@ -38,7 +38,7 @@ norm."""
 
 TARGETS: Mapping[DrafterFormat, Collection[str]] = {
     DrafterFormat.MTP: GOES_ON_NORMED.keys(),
-    DrafterFormat.GEMMA_4: ("gemma4", "gemma4_text"),
+    DrafterFormat.GEMMA_4: ("gemma4", "gemma4_text", "gemma4_unified"),
 }
 """Types of targets, for the formats that are made for certain ones."""
 

@@ -182,9 +182,7 @@ class DFlashDrafter(TapsDrafter):
     def __init__(self, config: DFlashConfig, target: Any) -> None:
         super().__init__(config, target)
         width = config.hidden_size
-        inner = getattr(target, "model", target)
-        scale = getattr(self._ends.embed, "embed_scale", getattr(inner, "embed_scale", 1.0))
-        self._scale = scale * config.input_embedding_scale
+        self._scale = self._ends.embed_scale * config.input_embedding_scale
         self.hidden_norm = nn.RMSNorm(width, eps=config.rms_norm_eps)
         self.layers = [DFlashLayer(config, kind) for kind in config.layer_types]
         if config.markov_rank:

@@ -72,8 +72,6 @@ class Gemma4Assistant(TrainedDrafter):
         self._ends.require_fit(shape)
         having_keys = [index for index, of in enumerate(target.layers) if of.self_attn.has_kv]
         self._last = {target.layers[index].layer_type: index for index in having_keys}
-        inner = next(module for module in target.modules() if hasattr(module, "embed_scale"))
-        self._scale = inner.embed_scale
         self.pre_projection = nn.Linear(2 * width, args.hidden_size, bias=False)
         self.layers = [DecoderLayer(args, index) for index in range(args.num_hidden_layers)]
         known = {_kind_and_width(target.layers[index]) for index in self._last.values()}
@@ -98,7 +96,7 @@ class Gemma4Assistant(TrainedDrafter):
     def read(self, ids: Array, states: Array, seen: Seen) -> tuple[Array, Array]:
         """Ids i[n] beside states f[n, width] -> the next states and logits f[n, vocabulary]; rows
         do not see each other."""
-        embedded = (self._ends.embed(ids) * self._scale).astype(states.dtype)
+        embedded = (self._ends.embed(ids) * self._ends.embed_scale).astype(states.dtype)
         x = self.pre_projection(mx.concatenate([embedded, states], axis=-1))[None]
         for layer in self.layers:
             x, *_ = layer(x, shared_kv=seen[layer.layer_type], offset=0)

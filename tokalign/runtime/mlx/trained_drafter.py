@@ -34,9 +34,11 @@ class TargetEnds:
 
     embed: ids i[...] -> f[..., H]. unembed: f[..., H] -> logits f[..., V]. head_rows: ids i[n] ->
     the rows f[n, H] of the matrix that gives their logits. head_bytes: what `unembed` reads.
+    embed_scale: what a Gemma 4 multiplies its embeddings by.
     """
 
     embed: Callable[[Array], Array]
+    embed_scale: float
     unembed: Callable[[Array], Array]
     head_rows: Callable[[Array], Array]
     hidden_size: int
@@ -52,8 +54,10 @@ class TargetEnds:
         # Rows are taken of a linear layer as of an embedding, quantized or not.
         rows = nn.QuantizedEmbedding.__call__ if "scales" in head else nn.Embedding.__call__
         hidden = embedding(mx.array([0]))
+        scales = (part.embed_scale for part in model.modules() if hasattr(part, "embed_scale"))
         return cls(
             embed=embedding,
+            embed_scale=float(next(scales, 1.0)),
             unembed=as_head(head),
             head_rows=partial(rows, head),
             hidden_size=int(hidden.shape[-1]),
