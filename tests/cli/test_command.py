@@ -243,6 +243,13 @@ def test_an_empty_stop_string_and_a_file_for_a_folder_are_refused_before_anythin
     ended.is_refused(4, "config.json is a file; give the complete local folder")
 
 
+@pytest.mark.parametrize(
+    ("typed", "told"), [("--temp=x", "number"), ("--top-k=.5", "whole number")]
+)
+def test_what_is_no_number_is_told_in_plain_words(typed: str, told: str) -> None:
+    assert f"is not a valid {told}." in tokalign("decode", "--target", NOWHERE, typed).err
+
+
 def test_an_empty_api_key_would_leave_the_server_open() -> None:
     tokalign("serve", "--target", NOWHERE, "--api-key", " ").is_refused(2, "--api-key")
 

@@ -171,6 +171,8 @@ class Option(click.Option):
         super().__init__(names.split(), help=help, **attributes)
         if isinstance(self.type, click.types.IntParamType | click.types.FloatParamType):
             self.metavar = self.metavar or "N"
+            is_whole = isinstance(self.type, click.types.IntParamType)
+            self.type.name = "whole number" if is_whole else "number"  # not click's "float range"
 
     def get_help_extra(self, ctx: click.Context) -> Any:
         """Ranges are left to the error of a number that is outside."""
