@@ -15,7 +15,7 @@ from llguidance import LLMatcher
 from tokalign.child_processes import end_once
 from tokalign.errors import GrammarError, UsageError
 from tokalign.runtime.decoder import LanguageModel
-from tokalign.runtime.grammar import Grammar, constrain, matcher
+from tokalign.runtime.grammar import Grammar, constrain, constraint, matcher
 from tokalign.runtime.grammar.matcher import engine_of
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.tokenizer import Tokenizer
@@ -66,6 +66,28 @@ def test_ends_that_no_token_is_allow_nothing(
     assert np.array_equal(more.masks(PROMPT, EMPTY_TREE, size + 8), expected)
     with pytest.raises(UsageError, match="end-of-text"):
         constrain(grammar, tokenizer, PROMPT, frozenset({-1, size}))
+
+
+def test_a_dummy_prefix_costs_one_more_compilation_only_where_a_space_may_begin(
+    bielik: Tokenizer[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A schema of 99 KB takes seconds to compile."""
+    compiled = list[str]()
+
+    def compile_once(definition: str, engine: Any) -> LLMatcher:
+        compiled.append(definition)
+        return matcher.matcher_of(definition, engine)
+
+    monkeypatch.setattr(constraint, "matcher_of", compile_once)
+    specials, ids = bielik.vocabulary.special_ids, bielik.vocabulary.id_of
+    for pattern, times, may_begin in (("[ab]+", 1, True), (" ?[ab]+", 2, False)):
+        compiled.clear()
+        fresh = constrain(Grammar.regex(pattern), bielik, [specials["<s>"]], frozenset({2}))
+        state = fresh.after([specials["<s>"]])
+        assert state is not None
+        assert state.allows(ids[b" "])
+        assert state.allows(ids[b"a"]) == may_begin
+        assert len(compiled) == times
 
 
 @pytest.mark.parametrize("kind", GRAMMARS)

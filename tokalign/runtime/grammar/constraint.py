@@ -265,12 +265,11 @@ def _matcher_after(
     def matcher(grammar: Grammar) -> LLMatcher:
         return matcher_of(with_ids(grammar.definition, ids), engine)
 
-    fresh = matcher(grammar)
     if not (tokenizer.spec.dummy_prefix and tokenizer.opens_segment(before)):
-        return fresh
-    space = vocabulary.id_of.get(b" ")
-    is_certain = space is not None and not fresh.deep_copy().validate_tokens([space])
-    return matcher(grammar.after('" "?' if is_certain else '" "'))
+        return matcher(grammar)
+    space, either = vocabulary.id_of.get(b" "), matcher(grammar.after('" "?'))
+    is_certain = space is not None and either.deep_copy().validate_tokens([space, space]) < 2
+    return either if is_certain else matcher(grammar.after('" "'))
 
 
 def _thought_end(
