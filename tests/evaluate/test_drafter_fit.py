@@ -225,7 +225,7 @@ def test_one_of_the_last_hidden_state_that_is_not_run(
         ({"fc_norm": "yes"}, "bool"),
         ({"rms_norm_eps": 0.0}, "rms_norm_eps"),
         ({"num_attention_heads": 7, "num_key_value_heads": 2}, "7 heads for 2"),
-        ({"layer_types": ["sliding_attention"]}, "sliding_attention, which this version"),
+        ({"layer_types": ["sliding_attention"]}, "no sliding_window"),
         ({"unheard_of": 1}, "unheard_of, which this version does not run"),
     ],
 )

@@ -13,8 +13,9 @@ import mlx.core as mx
 import pytest
 import zoo
 from drafter_cases import ARCHITECTURES, PROMPT, SAMPLINGS
-from eagle_drafters import eagle_config, knowing_eagle, random_eagle, write_eagle
+from eagle_drafters import KnowingEagle, eagle_config, knowing_eagle, random_eagle, write_eagle
 from mlx_lm.models import qwen3
+from mlx_lm.models.cache import KVCache
 from random_models import generate, random_model, rounds_of
 
 from tokalign.errors import BundleError, IncompatibleError
@@ -36,6 +37,7 @@ from tokalign.runtime.mlx.trained_drafter import TrainedDrafter
 from tokalign.runtime.mlx.weights import vocabulary_size
 from tokalign.runtime.options import CacheOptions
 from tokalign.runtime.rounds import Drafter
+from tokalign.tables.eagle3_config import Eagle3Config
 from tokalign.tokenizer.vocabulary import TargetId
 
 model = partial(random_model, layers=3)
@@ -182,6 +184,34 @@ def test_queries_and_keys_may_be_normed(tmp_path: Path) -> None:
     assert "q_norm" in read.layers[1].self_attn
 
 
+def test_a_layer_may_have_a_window() -> None:
+    """As in those of speculators since 2026: a row sees no key before it, committed or not."""
+    target = model()
+    windows = {"layer_types": ["sliding_attention"], "sliding_window": 4}
+    config = eagle_config(target, use_sliding_window=True, **windows)
+    network, whole = random_eagle(target, config), random_eagle(target, eagle_config(target))
+    plain = generate(
+        NoDrafter(), SAMPLINGS["greedy"], tokens=40, session=TargetModelSession(target)
+    )
+    knowing = KnowingEagle(Eagle3Config.from_json(config), target).know(plain, len(PROMPT))
+    for one in (network, knowing):
+        session = opened(one, prefill_step_size=2)
+        drafter = made("beams", session, one, SAMPLINGS["greedy"])
+        limits = Limits(max_tokens=40)
+        assert rounds_of(drafter, session, SAMPLINGS["greedy"], limits=limits)[0] == plain
+    ids, states = mx.arange(9), mx.random.normal((9, 32))
+    beams = mx.eye(2, dtype=mx.bool_)
+    found = []
+    for one, begins in ((network, (0, 0)), (whole, (5, 6))):  # what is left of nine keys
+        read, cache = [], [KVCache()]
+        for begin in begins:
+            cache = [KVCache()]
+            read.append(one.read(ids[begin:], states[begin:], cache, "causal")[-1])
+        sees = mx.concatenate([mx.ones((2, cache[0].offset), mx.bool_), beams], axis=1)
+        found.append((read[0], one.read(ids[:2], states[:2], cache, sees)))
+    assert all(mx.allclose(*pair, atol=1e-5) for pair in zip(*found, strict=True))
+
+
 @pytest.mark.parametrize(
     "published",
     [
@@ -264,7 +294,13 @@ def test_a_copy_that_is_the_head_too_is_kept(tmp_path: Path) -> None:
         ({"eagle_config": {"use_mtp_layernorm": True}}, BundleError, "use_mtp_layernorm: True"),
         ({"eagle_config": {"parallel_draft_step": 4}}, BundleError, "parallel_draft_step: 4"),
         ({"use_sliding_window": True}, BundleError, "use_sliding_window"),
-        ({"layer_types": ["sliding_attention"]}, BundleError, "sliding_attention"),
+        ({"layer_types": ["sliding_attention"]}, BundleError, "no sliding_window"),
+        ({"layer_types": ["chunked_attention"]}, BundleError, "chunked_attention"),
+        (
+            {"layer_types": ["sliding_attention"] * 2, "sliding_window": 4},
+            BundleError,
+            "its 1 layers",
+        ),
         ({"hidden_act": "gelu"}, BundleError, "silu"),
         ({"hidden_size": 64}, IncompatibleError, "width 64"),
         ({"eagle_config": None}, IncompatibleError, "layers 1, 0, -1"),

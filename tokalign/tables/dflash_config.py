@@ -11,17 +11,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 from msgspec import Meta
 
 from tokalign.errors import IncompatibleError, shown
-from tokalign.tables.drafter_config import Count, DrafterShape, Size, refuse, refuse_unknown
+from tokalign.tables.drafter_config import (
+    FULL,
+    SLIDING,
+    Count,
+    DrafterShape,
+    LayerType,
+    Size,
+    refuse,
+    refuse_unknown,
+    require_windows,
+)
 from tokalign.tables.drafter_formats import BLOCK_FORMATS, DrafterFormat, drafter_format
 
 Config: TypeAlias = Mapping[str, Any]
-
-FULL, SLIDING = "full_attention", "sliding_attention"
 
 _OTHER_NETWORKS = (
     *("enable_qwen35_gated_q_proj", "log_snr_conditioning", "attention_sink_bias"),
@@ -43,7 +51,7 @@ class DFlashConfig(DrafterShape):
     conv_kernel_size, selector_rank, markov_rank: 0 for a network without these parts.
     """
 
-    layer_types: tuple[Literal["full_attention", "sliding_attention"], ...]
+    layer_types: tuple[LayerType, ...]
     sliding_window: Count | None = None
     is_causal: bool | None = None
     whole_window: bool = False
@@ -147,11 +155,7 @@ def _nested(config: Config) -> dict[str, Any]:
 
 def _require_runnable(made: DFlashConfig) -> None:
     """Raises: ValueError for a network that cannot be run."""
-    types = made.layer_types
-    if len(types) != made.num_hidden_layers:
-        raise ValueError(f"its {made.num_hidden_layers} layers are of types {types}")
-    if SLIDING in types and not made.sliding_window:
-        raise ValueError("it has layers with a sliding window, and no sliding_window")
+    require_windows(made.layer_types, made.num_hidden_layers, made.sliding_window)
     if made.markov_rank and made.markov_head_type != "vanilla":
         refuse([f"a Markov head of the type {shown(made.markov_head_type)}"])
     if made.conv_kernel_size and made.hidden_size % made.conv_group_size:

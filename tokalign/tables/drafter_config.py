@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from typing import Annotated, Any, ClassVar, Self, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
 from msgspec import Meta, convert
 
@@ -35,6 +35,9 @@ ids, such as `image_token_id`, but for `_MASKS`."""
 _MASKS = {"mask_token_id", "ptd_token_id"}
 
 
+FULL, SLIDING = "full_attention", "sliding_attention"
+
+LayerType: TypeAlias = Literal["full_attention", "sliding_attention"]
 Size: TypeAlias = Annotated[int, Meta(ge=1, le=10_000_000)]
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=10_000_000)]
 Layers: TypeAlias = Annotated[int, Meta(ge=1, le=1_000)]
@@ -130,6 +133,14 @@ def refuse_unknown(config: Mapping[str, Any], known: Set[str]) -> None:
         known = known | {"quantization_config"}
     further = {key for key in config if key.endswith("_id")} - _MASKS
     refuse(key for key in config.keys() - known - _OF_LIBRARIES - further if config[key])
+
+
+def require_windows(types: tuple[LayerType, ...], layers: int, window: int | None) -> None:
+    """Raises: ValueError for types of another number of layers, or windows of no length."""
+    if len(types) != layers:
+        raise ValueError(f"its {layers} layers are of types {types}")
+    if SLIDING in types and not window:
+        raise ValueError("it has layers with a sliding window, and no sliding_window")
 
 
 def known_format(config: Mapping[str, Any], name: str) -> DrafterFormat:

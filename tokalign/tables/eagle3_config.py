@@ -11,7 +11,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tokalign.tables.drafter_config import SHAPE_KEYS, DrafterShape, refuse, refuse_unknown
+from tokalign.tables.drafter_config import (
+    FULL,
+    SHAPE_KEYS,
+    SLIDING,
+    Count,
+    DrafterShape,
+    LayerType,
+    refuse,
+    refuse_unknown,
+    require_windows,
+)
 
 INPUTS = "eagle_aux_hidden_state_layer_ids"
 _USUAL = {
@@ -41,6 +51,8 @@ class Eagle3Config(DrafterShape):
     norm_output: whether it goes on from its normed outputs.
     """
 
+    layer_types: tuple[LayerType, ...]
+    sliding_window: Count | None = None
     tie_word_embeddings: bool = False
     norm_before_residual: bool = False
     norm_before_fc: bool = False
@@ -55,12 +67,16 @@ class Eagle3Config(DrafterShape):
         config = {"num_hidden_layers": 1, **nested, **config}
         own = dict(config.get("eagle_config") or {})
         layers = own.pop(INPUTS, None) or None
-        odd = [kind for kind in config.get("layer_types") or [] if kind != "full_attention"]
-        odd += [f"{key}: {of}" for key, of in own.items() if of not in (None, _USUAL.get(key))]
+        odd = [f"{key}: {of}" for key, of in own.items() if of not in (None, _USUAL.get(key))]
         if config.get("fc_norm") and config.get("norm_before_fc"):
             odd.append("fc_norm beside norm_before_fc")
-        refuse_unknown(config, _KNOWN)
+        types = config.get("layer_types") or []
+        if {*types} <= {FULL}:
+            types = [FULL] * config["num_hidden_layers"]
+        refuse_unknown(config, _KNOWN | ({"use_sliding_window"} if SLIDING in types else set()))
         refuse(odd)
         if (inputs := config.get(INPUTS)) is not None:
             layers = [layer - 1 for layer in inputs]
-        return cls.read({**config, "target_layer_ids": layers})
+        made = cls.read({**config, "layer_types": types, "target_layer_ids": layers})
+        require_windows(made.layer_types, made.num_hidden_layers, made.sliding_window)
+        return made

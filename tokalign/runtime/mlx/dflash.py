@@ -31,7 +31,8 @@ from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.short_head import among_all
 from tokalign.runtime.mlx.window_cache import WindowCache
 from tokalign.runtime.rounds import UNBOUNDED, Array
-from tokalign.tables.dflash_config import SLIDING, DFlashConfig
+from tokalign.tables.dflash_config import DFlashConfig
+from tokalign.tables.drafter_config import SLIDING
 
 
 class GroupedConvolution(nn.Module):  # type: ignore[misc]

@@ -16,11 +16,13 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.models import qwen3
+from mlx_lm.models.base import create_causal_mask
 from mlx_lm.models.llama import Attention, TransformerBlock
 
 from tokalign.runtime.mlx.cached_drafter import CachedDrafter
 from tokalign.runtime.mlx.published_drafter import TapsDrafter, Weights, from_folder
 from tokalign.runtime.rounds import Array
+from tokalign.tables.drafter_config import SLIDING
 from tokalign.tables.eagle3_config import Eagle3Config
 
 
@@ -73,10 +75,12 @@ class Eagle3Drafter(TapsDrafter, CachedDrafter):
 
     def read(self, ids: Array, states: Array, cache: Sequence[Any], mask: Any) -> Array:
         embedded = self.embedded(ids).astype(states.dtype)
-        x = self.layers[0](states[None], embedded[None], mask, cache[0])
-        for layer, of_layer in zip(self.layers[1:], cache[1:], strict=True):
-            x = layer(x, mask, of_layer)
-        return self.output(x[0])
+        inputs: tuple[Array, ...] = (states[None], embedded[None])
+        window = self.config.sliding_window
+        for layer, kind, of_layer in zip(self.layers, self.config.layer_types, cache, strict=True):
+            seen = _in_window(mask, len(ids), of_layer, window) if kind == SLIDING else mask
+            inputs = (layer(*inputs, seen, of_layer),)
+        return self.output(inputs[0][0])
 
     @property
     def has_head(self) -> bool:
@@ -91,6 +95,14 @@ class Eagle3Drafter(TapsDrafter, CachedDrafter):
         else:
             logits = super().logits(outputs)
         return self.among_all(logits)
+
+
+def _in_window(mask: Any, rows: int, cache: Any, window: int) -> Array:
+    """A mask without the keys that are `window` or more positions before a row. All that a row sees
+    of one text is cached in its order, and its own guesses come last."""
+    if isinstance(mask, str):
+        return create_causal_mask(rows, cache.offset, window_size=window)
+    return mask & (mx.arange(mask.shape[1]) >= mask.sum(axis=1, keepdims=True) - window)
 
 
 @from_folder
