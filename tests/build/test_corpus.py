@@ -177,3 +177,10 @@ def test_the_longest_line_is_read_and_a_longer_one_is_skipped(
     corpus = Corpus([written(tmp_path, "a.txt", b"b\n" + b"a" * size)], report=reported.append)
     assert list(corpus.lines()) == ["b"] + ["a" * size] * (size == 10)
     assert len(reported) == corpus.skipped == (size > 10)
+
+
+def test_a_file_in_another_encoding_is_refused_before_the_others_are_read(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("Zażółć.\n", encoding="utf-8")
+    (tmp_path / "z.txt").write_text("Zażółć gęślą jaźń.\n" * 200, encoding="cp1250")
+    with pytest.raises(CorpusError, match=r"z\.txt: most of it is no text in UTF-8"):
+        Corpus([tmp_path / "a.txt", tmp_path / "z.txt"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from itertools import chain, islice, pairwise
@@ -39,6 +40,10 @@ HEAVIEST = 10_000
 
 _SHOWN = 10
 
+_FIRST_TEXTS = 100
+"""Texts of each local file that are read at once, so that a file in another encoding is refused
+before hours of counting the others."""
+
 
 class Corpus:
     """Text files read as one stream of paragraphs, in the order of their names.
@@ -56,12 +61,12 @@ class Corpus:
         weights: Mapping[str, float] = MappingProxyType({}),
         private: bool = False,
     ) -> None:
-        """Name the files; nothing is read yet. field, report: see `TextFile`.
+        """Name the files; only their first texts are read. field, report: see `TextFile`.
 
         weights: by file name, how many times each occurrence counts; at most `HEAVIEST`.
         private: whether what is built from it must not be shared.
-        Raises: CorpusError for a missing, irregular or unknown file, one named twice, or a wrong
-        weight.
+        Raises: CorpusError for a missing, irregular or unknown file, one named twice, a wrong
+        weight, or a local file whose first texts `TextFile.texts` refuses.
         """
         sources = [
             file if isinstance(file, CorpusFile) else CorpusFile.of_path(file) for file in files
@@ -92,6 +97,10 @@ class Corpus:
                     path=name,
                 )
         self.weights = {name: weights.get(name, 1.0) for name in names}
+        for source in self._sources:
+            if not source.is_remote and source.kind != ".parquet":  # whose reading hashes all of it
+                reading = TextFile(source, field=field, report=lambda _: None)
+                deque(islice(reading.texts(), _FIRST_TEXTS), maxlen=0)
 
     @property
     def size(self) -> int:
