@@ -104,6 +104,15 @@ def test_a_reference_to_a_tool_is_named() -> None:
     assert "pogoda" in texts(ASK, {"role": "tool", "content": [part]})[1][1]
 
 
+def test_a_change_of_tools_is_told_as_claude_code_sends_it() -> None:
+    tool = {"type": "tool_reference", "name": "pogoda"}
+    parts = [{"type": f"tool_{change}", "tool": tool} for change in ("addition", "removal")]
+    assert texts(ASK, {"role": "system", "content": parts})[1][1].split("\n\n") == [
+        "[The tool pogoda is available.]",
+        "[The tool pogoda is no longer available.]",
+    ]
+
+
 def test_calls_have_arguments_as_objects_and_thoughts_one_name() -> None:
     call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": '{"x": "ł"}'}}
     said = {"role": "assistant", "content": None, "tool_calls": [call], "reasoning": "hm"}

@@ -109,7 +109,7 @@ def _part(name: str, part: object, *, strict: bool) -> str:
 
 
 def _document(part: Mapping[str, Any]) -> str | None:
-    """The text of a document, a search result or a reference; None for what has none."""
+    """The text of a document, a search result or news of a tool; None for what has none."""
     match part:
         case {"type": "document", "source": {"type": "text", "data": str(text)}}:
             return _titled(part, text)
@@ -124,8 +124,13 @@ def _document(part: Mapping[str, Any]) -> str | None:
             return _titled(part, _joined(content))
         case {"type": "search_result", "content": content}:
             return _titled(part, _joined(content))
-        case {"type": "tool_reference", "tool_name": str(tool)}:
+        case {"type": "tool_reference", "tool_name": str(tool)} | {
+            "type": "tool_addition",
+            "tool": {"name": str(tool)},
+        }:
             return f"[The tool {tool} is available.]"
+        case {"type": "tool_removal", "tool": {"name": str(tool)}}:
+            return f"[The tool {tool} is no longer available.]"
     return None
 
 
