@@ -249,7 +249,11 @@ def test_a_layer_may_have_a_window() -> None:
             "truncated_vocab_size": 48,
             "rope_scaling": {"factor": 32.0, "rope_type": "yarn", "truncate": False},
         },
-        {"decoder_sparse_step": 1, "router_aux_loss_coef": 0.001},  # SpecForge, for Qwen3 MoE
+        {
+            "is_neox_style": True,
+            "decoder_sparse_step": 1,
+            "router_aux_loss_coef": 0.001,
+        },  # SpecForge, for Qwen3 MoE
     ],
 )
 def test_a_published_configuration_is_read(published: dict[str, Any], tmp_path: Path) -> None:

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import mlx.core as mx
 import numpy as np
 import pytest
-from eagle_drafters import eagle_config, random_eagle
+from eagle_drafters import eagle_config, random_eagle, write_eagle
 from labelled import random_labels
+from mlx_lm.models import qwen3
 from mlx_lm.models.cache import KVCache
+from mlx_lm.models.llama import Attention
 from random_models import random_model
 from small_tokenizers import write_tokenizer
 
 from tokalign.build.corpus import Corpus
+from tokalign.errors import UsageError
 from tokalign.runtime.mlx.taps import LayerOutputs
 from tokalign.runtime.mlx.tree_attention import RowPositions, with_row_positions
 from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.train.drafters import WindowBatches
-from tokalign.train.eagles import draft_states
+from tokalign.train.eagles import EagleLearner, draft_states
 from tokalign.train.labelled_corpus import LabelledCorpus
 from tokalign.train.labels import Labels
 from tokalign.train.options import FitOptions, Kind, Labelling, LabelOptions
@@ -57,6 +61,26 @@ def test_drafts_of_a_batch_are_those_of_a_cache(kind: Kind, switches: tuple[str,
                 assert mx.allclose(found[number, index, step - 1], out[0], 2e-3, 2e-3)
                 positions.now = mx.array([place + 1 + step])
                 out = alone.read(mx.array([token]), out, cache, None)
+
+
+@pytest.mark.parametrize(
+    ("changed", "attend"),
+    [
+        ({"num_hidden_layers": 2}, Attention),
+        ({"layer_types": ["sliding_attention"], "sliding_window": 4}, Attention),
+        ({"head_dim": 8}, qwen3.Attention),
+    ],
+)
+def test_what_is_not_trained_is_not_trained_on(
+    changed: dict[str, Any], attend: Any, tmp_path: Path
+) -> None:
+    """It would be written as another network."""
+    model: Any = random_model(layers=3)
+    config = eagle_config(model, **changed)
+    write_eagle(tmp_path, random_eagle(model, config, attend), config, "layers.0.")
+    learner, target = cast("Any", SimpleNamespace()), cast("Any", SimpleNamespace(model=model))
+    with pytest.raises(UsageError, match="leave --begin-with out"):
+        EagleLearner.continued(learner, target, tmp_path)
 
 
 def test_ids_are_counted_in_labels_and_in_the_corpora_they_were_made_of(tmp_path: Path) -> None:

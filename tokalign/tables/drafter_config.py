@@ -116,7 +116,9 @@ class DrafterShape:
         )
 
 
-SHAPE_KEYS = {field.name for field in fields(DrafterShape)} | {"hidden_act", "rope_parameters"}
+SHAPE_KEYS = {field.name for field in fields(DrafterShape)} | {
+    *("hidden_act", "is_neox_style", "rope_is_neox_style", "rope_parameters")
+}
 """Keys that `DrafterShape.read` reads."""
 
 
