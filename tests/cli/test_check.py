@@ -50,6 +50,8 @@ def test_a_sample_text_is_in_the_language_that_is_asked_for() -> None:
     ukrainian, slovak = (check(*pair, "--language", language) for language in ("uk", "sk"))
     assert ukrainian["target_fertility"] > 2 * slovak["target_fertility"]
     told = run("check", *pair).err
+    assert "the pack of en is left out, as it is not compiled for this tokenizer yet" in told
+    assert "the pack" not in run("check", "--target", "bielik", "--language", "pl").err
     assert "text -> the sample in en; --language or a FILE chooses another one" in told
     refused = run("check", *pair, "--language", "crh")
     refused.is_refused(2, "no sample text in language crh", "FILE")

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -78,6 +79,7 @@ def command(
     from tokalign.names.published_drafters import published_for
     from tokalign.names.registry import Resolved, resolve_tokenizer
     from tokalign.runtime.cost import ASSUMED_DRAFT, PUBLISHED, find_curve_of_tokenizers, read_curve
+    from tokalign.tables.finding import find_packs, find_tables
     from tokalign.tables.opening import open_dictionary
 
     resolve = partial(resolve_tokenizer, trust_remote_code=trust_remote_code)
@@ -96,6 +98,12 @@ def command(
     with skipping_lines() as skip:
         lines = list(islice(Corpus(sources, field=field, report=skip).lines(), 20_000))
     tables = open_dictionary(theirs, note=note)
+    known = {header.language for _, header in find_tables("dictionary", target=theirs.fingerprint)}
+    if file is None and chosen not in known and (pack := find_packs().get(chosen)):
+        note(
+            f"the pack of {chosen} is left out, as it is not compiled for this tokenizer yet: "
+            f"tokalign build --from-pack {quote(str(pack))} --target {target}"
+        )
     saving = measure_dictionaries(theirs, lines, tables, dictionary_of_lines)
     pair = theirs.fingerprint, "" if ours is None else ours.fingerprint
     curve, unknown = find_curve_of_tokenizers(*pair), _NOT_MEASURED
