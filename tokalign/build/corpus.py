@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from itertools import chain, islice, pairwise
@@ -40,10 +39,6 @@ HEAVIEST = 10_000
 
 _SHOWN = 10
 
-_FIRST_TEXTS = 100
-"""Texts of each local file that are read at once, so that a file in another encoding is refused
-before hours of counting the others."""
-
 
 class Corpus:
     """Text files read as one stream of paragraphs, in the order of their names.
@@ -61,12 +56,13 @@ class Corpus:
         weights: Mapping[str, float] = MappingProxyType({}),
         private: bool = False,
     ) -> None:
-        """Name the files; only their first texts are read. field, report: see `TextFile`.
+        """Name the files; only their first lines are read, so that one in another encoding is
+        refused before hours of counting the others. field, report: see `TextFile`.
 
         weights: by file name, how many times each occurrence counts; at most `HEAVIEST`.
         private: whether what is built from it must not be shared.
         Raises: CorpusError for a missing, irregular or unknown file, one named twice, a wrong
-        weight, or a local file whose first texts `TextFile.texts` refuses.
+        weight, or a local file whose first lines `TextFile.texts` refuses.
         """
         sources = [
             file if isinstance(file, CorpusFile) else CorpusFile.of_path(file) for file in files
@@ -99,8 +95,9 @@ class Corpus:
         self.weights = {name: weights.get(name, 1.0) for name in names}
         for source in self._sources:
             if not source.is_remote and source.kind != ".parquet":  # whose reading hashes all of it
-                reading = TextFile(source, field=field, report=lambda _: None)
-                deque(islice(reading.texts(), _FIRST_TEXTS), maxlen=0)
+                begin = TextFile(source, field=field, report=lambda _: None, only_begin=True)
+                for _ in begin.texts():
+                    pass
 
     @property
     def size(self) -> int:

@@ -76,9 +76,12 @@ class TextFile:
         weight: float = 1.0,
         report: Report = refuse,
         progress: Callable[[int], None] = lambda _: None,
+        only_begin: bool = False,
     ) -> None:
         """field: where an object has its text, or the column. weight: for the stamp. report: called
-        with each line or row that cannot be read. progress: called with bytes read since."""
+        with each line or row that cannot be read. progress: called with bytes read since.
+        only_begin: read only the lines that begin in the first 64 KiB of a text file."""
+        self._only_begin = only_begin
         self._source = file if isinstance(file, CorpusFile) else CorpusFile.of_path(file)
         self._field, self.weight = field, weight
         self._report, self._progress = report, progress
@@ -142,9 +145,10 @@ class TextFile:
             yield text
         if 2 * foreign > self._text_bytes:
             # The lines of a binary file that happen to be UTF-8 would make a table of nothing.
+            what = "its beginning" if self._only_begin else "it"
             raise CorpusError(
-                "most of it is no text in UTF-8; convert text in another encoding with: iconv -f "
-                "ENCODING -t UTF-8, and leave out other files",
+                f"most of {what} is no text in UTF-8; convert text in another encoding with: iconv "
+                "-f ENCODING -t UTF-8, and leave out other files",
                 path=self._source.shown,
             )
 
@@ -219,6 +223,8 @@ class TextFile:
                 yield _bounded(begun)
                 begun = bytearray(lines.pop())
                 yield from lines
+                if self._only_begin:
+                    return
         if begun:
             yield _bounded(begun)
 
