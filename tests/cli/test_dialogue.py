@@ -39,7 +39,8 @@ def test_a_line_without_signs_is_itself(line: str) -> None:
 def test_commands_are_read() -> None:
     for typed in ("a b.json ", "'a b.json'", r"a\ b.json"):
         assert read_entry(f"/save  {typed}") == ChatCommand("save", "a b.json")
-    assert read_entry("/load Anna's.json") == ChatCommand("load", "Anna's.json")
+    for name in ("Anna's.json", "Anna's and Tom's.json"):
+        assert read_entry(f"/load {name}") == ChatCommand("load", name)
     assert read_entry("/system") == ChatCommand("system", "")
     assert read_entry("//exit to nie komenda") == "/exit to nie komenda"
     for typed in ("exit", "quit ", "/bye", "/quit", "/exit"):

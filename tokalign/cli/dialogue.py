@@ -83,17 +83,21 @@ def read_entry(text: str) -> ChatCommand | str:
     argument = argument.strip()
     if argument and not takes:
         raise UsageError(f"/{name} takes nothing after it; leave out {argument!r}")
-    if takes == "FILE" and not argument:
-        raise UsageError(f"/{name} needs the name of a file: /{name} FILE")
-    return ChatCommand(name, _unquoted(argument) if takes == "FILE" else argument)
+    if takes == "FILE":
+        argument = _unquoted(argument)
+        if not argument:
+            raise UsageError(f"/{name} needs the name of a file: /{name} FILE")
+    return ChatCommand(name, argument)
 
 
 def _unquoted(path: str) -> str:
     """A path without the quotes or backslashes that a shell, or a file dropped on a terminal, puts
-    in; as it is if these do not make it one word."""
+    in; as it is if these do not make it one word, as in Anna's.json."""
+    if not path.startswith(("'", '"')) and "\\" not in path:
+        return path
     try:
         words = shlex.split(path)
-    except ValueError:  # as in Anna's.json
+    except ValueError:
         return path
     return words[0] if len(words) == 1 else path
 
