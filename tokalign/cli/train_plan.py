@@ -83,7 +83,7 @@ class TrainPlan:
         """The configuration of the drafter to be continued; None for a recurrent one. Raises:
         BundleError; UsageError for one that cannot be continued."""
         from tokalign.tables.dflash_config import DFlashConfig
-        from tokalign.tables.drafter_config import reading
+        from tokalign.tables.drafter_config import SLIDING, reading
         from tokalign.tables.eagle3_config import Eagle3Config
         from tokalign.tables.finding import read_drafter_config, read_drafter_json
 
@@ -94,9 +94,12 @@ class TrainPlan:
         reader: Any = DFlashConfig if self.kind == "dflash" else Eagle3Config
         with reading(str(folder)):
             made = reader.from_json(read_drafter_json(folder))
-        if self.kind == "eagle3" and (made.quantization or made.num_hidden_layers != 1):
+        if self.kind == "eagle3" and (
+            made.quantization or made.num_hidden_layers != 1 or SLIDING in made.layer_types
+        ):
             raise UsageError(
-                f"{folder} is quantized or has several layers; give one of one in 16 bits"
+                f"{folder} is quantized, or has several layers or a window; give one of one layer "
+                "that sees all, in 16 bits"
             )
         return made
 

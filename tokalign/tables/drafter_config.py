@@ -18,7 +18,7 @@ from tokalign.tables.drafter_formats import DrafterFormat, drafter_format
 
 _OF_LIBRARIES = {
     *("architectures", "auto_map", "attention_dropout", "dtype", "has_no_defaults_at_init"),
-    *("bos_token_id", "eos_token_id", "pad_token_id", "initializer_range", "max_window_layers"),
+    *("initializer_range", "max_window_layers"),
     *("model_type", "pretraining_tp", "torch_dtype", "transformers_version", "use_cache"),
     # of generating, which a configuration has where all of its values were written
     *("_name_or_path", "id2label", "label2id", "length_penalty", "max_length", "num_beam_groups"),
@@ -29,10 +29,11 @@ _OF_LIBRARIES = {
     *("norm_type", "org_vocab_size", "pool_type", "router_aux_loss_coef", "target_model_type"),
     *("truncated_vocab_size", "use_qk_norm", "use_rotary_pos_emb"),
 }
-"""Keys of a `config.json` that do not change what a network computes. So do not those of further
-ids, such as `image_token_id`, but for `_MASKS`."""
+"""Keys of a `config.json` that do not change what a network computes, beside those of ids, such as
+`image_token_id`."""
 
 _MASKS = {"mask_token_id", "ptd_token_id"}
+"""Keys of ids that a network reads."""
 
 
 FULL, SLIDING = "full_attention", "sliding_attention"
@@ -75,8 +76,9 @@ class DrafterShape:
         if (activation := config.get("hidden_act", "silu")) != "silu":
             raise ValueError(f"hidden_act, of which only silu is run, not {shown(activation)}")
         rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-        neox = config.get("rope_is_neox_style", config.get("is_neox_style", True))
-        sizes = layer_sizes(config) | {"rope_scaling": rope or None, "rope_traditional": not neox}
+        neox = config.get("rope_is_neox_style", config.get("is_neox_style"))
+        sizes = layer_sizes(config)
+        sizes |= {"rope_scaling": rope or None, "rope_traditional": neox is False}
         given = {
             "draft_vocab_size": config["vocab_size"],
             "target_hidden_size": config["hidden_size"],
@@ -116,7 +118,7 @@ class DrafterShape:
         )
 
 
-SHAPE_KEYS = {field.name for field in fields(DrafterShape)} | {
+SHAPE_KEYS = {field.name for field in fields(DrafterShape)} - {"rope_traditional"} | {
     *("hidden_act", "is_neox_style", "rope_is_neox_style", "rope_parameters")
 }
 """Keys that `DrafterShape.read` reads."""
@@ -151,9 +153,9 @@ def known_format(config: Mapping[str, Any], name: str) -> DrafterFormat:
         return found
     of = config.get("speculators_model_type") or config.get("architectures")
     of = " ".join(map(str, of)) if isinstance(of, list) else of
+    says = f" (its config.json says {shown(of)})" if of else ""
     raise BundleError(
-        f"{name} is no drafter of a known format (its config.json says {shown(of)}); give another "
-        "one, or a draft model"
+        f"{name} is no drafter of a known format{says}; give another one, or a draft model"
     )
 
 

@@ -25,7 +25,7 @@ from tokalign.runtime.mlx.short_head import among_all
 from tokalign.runtime.mlx.trained_drafter import TargetEnds
 from tokalign.runtime.mlx.weights import read_config
 from tokalign.runtime.rounds import Array
-from tokalign.tables.drafter_config import SHAPE_KEYS, SLIDING, reading
+from tokalign.tables.drafter_config import SHAPE_KEYS, reading
 from tokalign.tables.eagle3_config import INPUTS, Eagle3Config
 from tokalign.tables.finding import read_drafter_json
 from tokalign.tokenizer.vocabulary import TargetId
@@ -127,11 +127,9 @@ class EagleLearner(DrafterLearner):
     def continued(self, target: LanguageModel[TargetId], folder: Path) -> Made:
         """It is trained on with the target's head; its embedding, if it has one, stays."""
         drafter = load_eagle3(folder, target.model)
-        first, shape = drafter.layers[0].self_attn, drafter.config
-        if "q_norm" in first or SLIDING in shape.layer_types or len(drafter.layers) > 1:
+        if "q_norm" in drafter.layers[0].self_attn:
             raise UsageError(
-                f"{folder} has several layers, norms of queries or a window, which are not trained "
-                "on; leave --begin-with out"
+                f"{folder} norms queries, which training does not; leave --begin-with out"
             )
         logits = drafter.among_all(mx.zeros(drafter.config.draft_vocab_size))
         self._remark("its head knew", np.flatnonzero(np.array(logits) == 0), logits.size)

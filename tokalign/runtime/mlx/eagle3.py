@@ -22,7 +22,7 @@ from mlx_lm.models.llama import Attention, TransformerBlock
 from tokalign.runtime.mlx.cached_drafter import CachedDrafter
 from tokalign.runtime.mlx.published_drafter import TapsDrafter, Weights, from_folder
 from tokalign.runtime.rounds import Array
-from tokalign.tables.drafter_config import SLIDING
+from tokalign.tables.drafter_config import SLIDING, refuse
 from tokalign.tables.eagle3_config import Eagle3Config
 
 
@@ -115,5 +115,7 @@ def load_eagle3(config: Mapping[str, Any], weights: Weights, target: Any) -> Eag
     }
     # Layers are as Llama's or, of late in speculators, as Qwen3's, which norm queries and keys.
     has_norms = any(key.endswith("self_attn.q_norm.weight") for key in named)
-    attend = qwen3.Attention if has_norms else Attention
-    return Eagle3Drafter(Eagle3Config.from_json(config), target, attend).filled(named)
+    attend, made = qwen3.Attention if has_norms else Attention, Eagle3Config.from_json(config)
+    if has_norms and made.rope_traditional:
+        refuse(["is_neox_style: false beside norms of queries"])
+    return Eagle3Drafter(made, target, attend).filled(named)
