@@ -365,7 +365,7 @@ def test_deferred_tools_are_told_last() -> None:
 
 def test_a_prompt_that_is_too_long_is_refused_in_the_words_that_clients_read() -> None:
     refusal = refusal_of(ContextLengthError(33030, 32768))
-    assert str(refusal).startswith("prompt is too long: 33030 tokens > 32768 maximum; ")
+    assert str(refusal).startswith("prompt is too long: 33030 tokens > 32767 maximum; ")
 
 
 def test_each_tool_is_looked_for_once_among_those_that_are_allowed() -> None:

@@ -372,7 +372,7 @@ def test_what_the_assistant_said_in_two_items_is_two_paragraphs() -> None:
 def test_what_the_assistant_said_and_called_is_one_message() -> None:
     call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
     items = [
-        {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "Hm."}]},
+        {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "Hm.\n\nHa."}]},
         {"type": "message", "role": "assistant", "content": "Tak."},
         call,
         call,
@@ -380,6 +380,7 @@ def test_what_the_assistant_said_and_called_is_one_message() -> None:
     ]
     blocks = [
         {"type": "thinking", "thinking": "Hm.", "signature": ""},
+        {"type": "thinking", "thinking": "Ha.", "signature": ""},
         {"type": "text", "text": "Tak."},
         *[{"type": "tool_use", "id": "c", "name": "f", "input": {}}] * 2,
     ]
@@ -391,7 +392,7 @@ def test_what_the_assistant_said_and_called_is_one_message() -> None:
     said = {
         "role": "assistant",
         "content": "Tak.",
-        "reasoning_content": "Hm.",
+        "reasoning_content": "Hm.\n\nHa.",
         "tool_calls": [called, called],
     }
     expected = [said, {"role": "tool", "tool_call_id": "c", "content": "5", "name": "f"}]

@@ -102,7 +102,7 @@ def command(
     if file is None and chosen not in known and (pack := find_packs().get(chosen)):
         note(
             f"the pack of {chosen} is left out, as it is not compiled for this tokenizer yet: "
-            f"tokalign build --from-pack {quote(str(pack))} --target {target}"
+            f"tokalign build --from-pack {quote(str(pack))} --target {quote(target)}"
         )
     saving = measure_dictionaries(theirs, lines, tables, dictionary_of_lines)
     pair = theirs.fingerprint, "" if ours is None else ours.fingerprint

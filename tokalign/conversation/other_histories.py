@@ -73,13 +73,14 @@ def _of_message(path: str, message: Message) -> Iterator[Named]:
                 call = _call(part["id"], name, json.dumps(part.get("input") or {}))
                 turn.setdefault("tool_calls", []).append(call)
             case {"type": "thinking", "thinking": str(thought)}:
-                turn["reasoning_content"] = turn.get("reasoning_content", "") + thought
+                before = turn.get("reasoning_content")
+                turn["reasoning_content"] = f"{before}\n\n{thought}" if before else thought
             case {"type": "redacted_thinking"}:
                 pass
             case _:
                 turn["content"][index] = part
-                is_after_call = any(turn["content"][:index]) and not turn["content"][index - 1]
-                if is_after_call and turn["role"] == "assistant":
+                is_apart = any(turn["content"][:index]) and not turn["content"][index - 1]
+                if is_apart and turn["role"] == "assistant":
                     turn["content"][index - 1] = "\n\n"
     if any(turn["content"]) or turn.keys() - {"role", "content"}:
         yield path, turn
