@@ -51,11 +51,13 @@ class UsageError(TokalignError, ValueError):
 class ContextLengthError(UsageError):
     """A prompt that leaves no room in the model's context window."""
 
+    remedy = "shorten the prompt or choose a model with a longer context"
+
     def __init__(self, prompt_tokens: int, limit: int) -> None:
         self.prompt_tokens, self.limit = prompt_tokens, limit
         super().__init__(
             f"the prompt has {prompt_tokens} tokens but the model's context holds {limit}; "
-            "shorten the prompt or choose a model with a longer context"
+            f"{self.remedy}"
         )
 
 

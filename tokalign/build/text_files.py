@@ -81,10 +81,9 @@ class TextFile:
         """field: where an object has its text, or the column. weight: for the stamp. report: called
         with each line or row that cannot be read. progress: called with bytes read since.
         only_begin: read only the lines that begin in the first 64 KiB of a text file."""
-        self._only_begin = only_begin
         self._source = file if isinstance(file, CorpusFile) else CorpusFile.of_path(file)
         self._field, self.weight = field, weight
-        self._report, self._progress = report, progress
+        self._report, self._progress, self._only_begin = report, progress, only_begin
         self._digest = hashlib.sha256()
         self._bytes = self._text_bytes = self._lines = self._skipped = 0
         self._seen_object = False

@@ -44,8 +44,7 @@ def refusal_of(error: Exception) -> Refusal:
     if isinstance(error, ContextLengthError):
         # Claude Code reads both numbers from Anthropic's form of this sentence.
         counts = f"{error.prompt_tokens} tokens > {error.limit - 1} maximum"
-        remedy = "shorten the prompt or choose a model with a longer context"
-        told = f"prompt is too long: {counts}; {remedy}"
+        told = f"prompt is too long: {counts}; {error.remedy}"
         return Refusal(400, told, code="context_length_exceeded")
     if isinstance(error, UsageError | MissingAssetError):
         return Refusal(400 if isinstance(error, UsageError) else 404, str(error))

@@ -101,6 +101,7 @@ def load_mtp(config: Mapping[str, Any], everything: Weights, target: Any) -> Mtp
     turned = [of.shape[-1] == 1 for key, of in everything.items() if "conv1d.weight" in key]
     means = [of.mean().item() for key, of in weights.items() if key.endswith(_ABOUT_0)]
     is_original = drafter.goes_on_normed and not (all(turned) and min(means, default=1.0) > 0.5)
+    # By a convolution that is not turned, mlx-lm tells an original and adds 1 to a layer's norms.
     others = {"model.layers.0.conv1d.weight": mx.zeros((1, 1, 2))} if is_original else {}
     named: dict[str, Array] = {}
     for index in range(depth):
