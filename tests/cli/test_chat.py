@@ -76,11 +76,12 @@ def decoded(target: str, prompt: str, *options: object) -> Any:
 
 @pytest.mark.parametrize("draft", [True, False])
 def test_every_answer_is_that_of_the_whole_conversation(
-    target: str, models: dict[str, str], draft: bool
+    target: str, models: dict[str, str], draft: bool, tmp_path: Path
 ) -> None:
     options = ["--draft", models["draft"]] if draft else []
     said = ["Dzień dobry", "Co to jest?", "A tamto?"]
-    options += ["--system-prompt", "Odpowiadaj."]
+    (tmp_path / "system.txt").write_text("Odpowiadaj.")
+    options += ["--system-prompt", f"@{tmp_path / 'system.txt'}" if draft else "Odpowiadaj."]
     found = answers(target, *said, options=options)
     prompt = "<system>Odpowiadaj.\n"
     for text, answer in zip(said, found, strict=True):

@@ -50,7 +50,7 @@ def decode(models: dict[str, str], *words: object) -> dict[str, Any]:
         *((["--num-draft-tokens", wrong], 2, "draft") for wrong in ("0", "-1", "two", "1.5")),
         (["-p", ""], 2, "the prompt is empty; give some text"),
         (["-p", "żółw " * 200], 2, "holds 256"),
-        (["-p", "@nothing.txt"], 2, "write @@nothing.txt for a prompt"),
+        (["-p", "@nothing.txt"], 2, "write @@nothing.txt for a text"),
         (["--chat-template-config", "[1]"], 2, "JSON object"),
         (["--chat-template-config", '{"messages": 1, "a": 2}'], 2, "may not have messages"),
         *((["--extra-eos-token", wrong], 2, "no single token") for wrong in ("dwa żółwie", "")),

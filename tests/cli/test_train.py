@@ -367,4 +367,5 @@ def test_a_drafter_of_another_target_is_refused_before_anything_is_labelled(
         given = ("train", "--target", model, sentences, "--output", output)
         refused = tokalign(*given, "--begin-with", trained[0], *SMALL[:3])
         refused.is_refused(3, told)
+        assert not output.exists()
         assert not Path(f"{output}.training").exists()

@@ -21,7 +21,7 @@ from click.shell_completion import CompletionItem
 
 from tokalign.cli.config import naming_defaults
 from tokalign.cli.conflicts import flag_of, refuse_idle, was_typed
-from tokalign.cli.output import flags
+from tokalign.cli.output import flags, text_or_file
 from tokalign.errors import UsageError, is_text, not_utf8, require, shown
 from tokalign.names.aliases import aliases, check_name
 from tokalign.storage import as_path, is_replaceable, parse_json, require_writable
@@ -103,6 +103,10 @@ def _read_text(flag: str, text: str) -> str:
     return text
 
 
+def _read_text_or_file(flag: str, text: str) -> str:
+    return text_or_file(_read_text(flag, text), f"the {flag} file")
+
+
 def _read_stop(flag: str, text: str) -> str:
     require(bool(text), f"{flag} is empty; give at least one character")
     return _read_text(flag, text)
@@ -141,6 +145,7 @@ FILE, FOLDER, PATH = FilePath(), FilePath(shown="FOLDER"), FilePath(shown="PATH"
 NAME, MODEL_NAME = ReadType("name", _read_name), ModelName("name", _read_model)
 MODEL_WORD = ModelName("name", lambda _flag, word: word)  # may be one, and is not checked yet
 TEXT, STOP_TEXT = ReadType("text", _read_text), ReadType("text", _read_stop)
+TEXT_OR_FILE = ReadType("text", _read_text_or_file)
 SIZE = ReadType("size", _read_size)
 MAX_TOKENS, VARIABLES = ReadType("n", _read_max_tokens), ReadType("json", _read_variables)
 

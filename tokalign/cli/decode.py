@@ -18,11 +18,12 @@ from tokalign.cli.output import (
     read_all,
     read_text_file,
     reading_stdin,
+    text_or_file,
     to_stderr,
 )
 from tokalign.errors import UsageError, not_utf8
 from tokalign.runtime.options import take
-from tokalign.storage import as_path, write_file
+from tokalign.storage import write_file
 
 if TYPE_CHECKING:
     from tokalign.runtime.generate import Generation
@@ -141,12 +142,7 @@ def read_prompt(typed: str | None) -> str:
         if not text:  # nobody typed it, as with --prompt ""
             raise UsageError('there is no prompt; give one: tokalign decode NAME "..."')
         return text
-    if not typed.startswith("@"):
-        return typed
-    if typed.startswith("@@"):
-        return typed[1:]
-    remedy = f"give a text file, or write @{typed} for a prompt that begins with an @"
-    return read_text_file(as_path(typed[1:]), f"the prompt file {typed[1:]}", remedy)
+    return text_or_file(typed, "the prompt file")
 
 
 def _read_stdin() -> str:

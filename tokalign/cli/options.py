@@ -18,6 +18,7 @@ from tokalign.cli.command import (
     SIZE,
     STOP_TEXT,
     TEXT,
+    TEXT_OR_FILE,
     VARIABLES,
     FilePath,
     FiniteRange,
@@ -131,7 +132,11 @@ ENDS = (
 # -- prompts and caches ----------------------------------------------------------------------------
 
 TEMPLATE = (
-    Option("--system-prompt", "A system message before the prompt.", TEXT),
+    Option(
+        "--system-prompt",
+        "A system message before the prompt; @FILE is a file, as in --prompt.",
+        TEXT_OR_FILE,
+    ),
     flag("--ignore-chat-template", "Use the text as it is, without a template."),
     rare("--chat-template-config", "Variables of the template, such as tools.", VARIABLES, "{}"),
     rare("--prefill-response", "The beginning of the answer.", TEXT),

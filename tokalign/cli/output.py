@@ -18,7 +18,7 @@ from textwrap import fill
 from typing import Any, TextIO
 
 from tokalign.errors import CorpusError, OutputError, StdoutError, TokalignError, UsageError
-from tokalign.storage import DISK_ERRORS
+from tokalign.storage import DISK_ERRORS, as_path
 
 
 @dataclass(slots=True)
@@ -105,6 +105,17 @@ def read_text_file(path: Path, shown: str, remedy: str) -> str:
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not UTF-8"
         raise UsageError(f"{shown} cannot be read ({reason}); {remedy}") from error
+
+
+def text_or_file(typed: str, what: str) -> str:
+    """A text as typed, or that of the file @FILE; @@ begins a text with an @. what: the file in
+    errors. Raises: UsageError."""
+    if not typed.startswith("@"):
+        return typed
+    if typed.startswith("@@"):
+        return typed[1:]
+    remedy = f"give a text file, or write @{typed} for a text that begins with an @"
+    return read_text_file(as_path(typed[1:]), f"{what} {typed[1:]}", remedy)
 
 
 def unwritten(error: OSError) -> StdoutError:

@@ -42,7 +42,7 @@ from tokalign.cli.train_plan import (
     require_own_folder,
 )
 from tokalign.errors import BundleError, UsageError
-from tokalign.storage import make_folder
+from tokalign.storage import parents_of
 from tokalign.train.options import (
     LEAST_WINDOW,
     MOST_SEED,
@@ -212,7 +212,7 @@ def command(
     except BundleError:  # a configuration that does not tell its sizes
         if plan.needs_sizes:
             raise
-    make_folder(output)
+    click.get_current_context().with_resource(parents_of(output / "config.json"))
     [model] = load_models(
         [target], dtype=dtype, adapter=adapter_path, trust_remote_code=trust_remote_code, note=note
     )
