@@ -64,8 +64,8 @@ class _Written:
         for place in dict.fromkeys(chain.from_iterable(places)):
             inner = [one for part in places for one in _said_of(place, part)]
             size += self.size([one for one in inner if isinstance(one, dict) and one])
-            if self._seen > _MOST_WRITTEN:
-                return self._seen
+            if max(self._seen, size) > _MOST_WRITTEN:
+                return max(self._seen, size)
         return size
 
     def _joined(self, schemas: Iterable[Any]) -> Sequence[Mapping[str, Any]]:
