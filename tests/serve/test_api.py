@@ -91,6 +91,9 @@ def test_the_path_without_v1(server: Server) -> None:
     body = {"messages": [{"role": "user", "content": "Kto?"}], "max_tokens": 24}
     reply = request(server, "POST", "/chat/completions", body)
     assert reply.json["choices"][0]["message"]["content"] == said(server, "Kto?")
+    assert request(server, "GET", "/models").json == request(server, "GET", "/v1/models").json
+    reply = request(server, "POST", "/responses", {"input": "Kto?", "max_output_tokens": 24})
+    assert reply.json["output"][0]["content"][0]["text"] == said(server, "Kto?")
 
 
 def test_a_stream_ends_with_the_usage_if_that_is_wanted(server: Server) -> None:

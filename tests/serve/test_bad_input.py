@@ -86,6 +86,8 @@ CHAT_FIELDS: list[tuple[str, Any, str]] = [
     *((name, value, name) for name, values in NAMED.items() for value in values),
     ("messages", None, "messages is missing"),
     ("messages", [], "messages is empty"),
+    ("continue_final_message", True, "continue_final_message: true is not served"),
+    ("add_generation_prompt", False, "add_generation_prompt: false is not served"),
     ("messages", 5, "messages: expected array"),
     ("messages", ["Wisła"], "messages[0]"),
     ("messages", [{"role": "critic", "content": "x"}], "messages[0].role"),
@@ -237,10 +239,19 @@ def test_the_wrong_field_is_told_to_programs(
     assert (reply.status, reply.json["error"]["param"]) == (400, param)
 
 
+def test_a_last_message_is_continued_where_that_is_not_refused(server: Server) -> None:
+    body = {"messages": [*MESSAGES, {"role": "assistant", "content": "To"}], "max_tokens": 1}
+    asked = {"continue_final_message": True, "add_generation_prompt": False}
+    assert request(server, "POST", CHAT, body | asked).json["choices"][0]["message"]
+    for field, value in asked.items():
+        expect(server, 400, f"{field}: ", body=body | {field: not value})
+
+
 def test_fields_that_ask_for_nothing_else_are_taken(server: Server) -> None:
     harmless: dict[str, Any] = {"stop": ["", ""], "prediction": {"content": 5}, "seed": -1}
     harmless |= {"response_format": {"type": "text"}, "echo": False, "suffix": "", "best_of": 1}
     harmless |= {"bad_words": [], "min_tokens": 0, "use_beam_search": False}
+    harmless |= {"truncate_prompt_tokens": -1, "continue_final_message": False}
     harmless |= {"functions": [], "temperature": None, "stream": None, "store": True}
     harmless |= {"stream_options": {"include_usage": None}, "tokalign": {"sources": None}}
     assert content(chat(server, "Wisła", **harmless)) == content(chat(server, "Wisła"))
@@ -304,10 +315,10 @@ def test_a_body_that_is_compressed(server: Server) -> None:
     assert request(server, "POST", CHAT, body, plain).status == 200
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_a_prompt_longer_than_the_context(server: Server, stream: bool) -> None:
-    body = {"messages": [{"role": "user", "content": LONG}], "stream": stream}
-    expect(server, 400, "prompt is too long", body=body)
+@pytest.mark.parametrize(("times", "stream"), [(1, False), (1, True), (9, False)])
+def test_a_prompt_longer_than_the_context(server: Server, times: int, stream: bool) -> None:
+    body = {"messages": [{"role": "user", "content": times * LONG}], "stream": stream}
+    expect(server, 400, "prompt is too long: ", " tokens > 2047 maximum", body=body)
     assert chat(server, LONG).json["error"]["code"] == "context_length_exceeded"
 
 

@@ -42,7 +42,6 @@ from tokalign.serve.streams import Answers, Stream, Written, unless_gone
 _COUNT_TOKENS = "/v1/messages/count_tokens"
 _APIS: Mapping[str, type[Rendering]] = {
     "/v1/chat/completions": Chats,
-    "/chat/completions": Chats,
     "/v1/completions": Completions,
     "/v1/responses": Responses,
     "/v1/messages": Messages,
@@ -250,6 +249,8 @@ class _Gate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope = _in_origin_form(scope)
+        if f"/v1{scope['path']}" in self._paths:  # as other servers have it, too
+            scope = {**scope, "path": f"/v1{scope['path']}"}
         path = scope["path"] if scope["path"] in self._paths else "other"
 
         async def count(message: Message) -> None:

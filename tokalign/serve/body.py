@@ -158,7 +158,7 @@ class Common(Struct, kw_only=True):
         if self.best_of is not None and self.best_of != self.n:
             raise _unserved("best_of", "every answer that is made is returned; give n")
         for name, remedy in _UNSERVED.items():
-            if getattr(self, name):
+            if (value := getattr(self, name)) and value != -1:
                 raise _unserved(name, remedy)
         if self.structured_outputs.structural_tag:
             raise _unserved("structured_outputs.structural_tag", "give tools, or a grammar")
@@ -251,9 +251,21 @@ class Chat(Common, kw_only=True):
     parallel_tool_calls: bool | None = None
     logprobs: bool = False
     max_completion_tokens: int | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | str | None = None
     stream_options: StreamOptions = msgspec.field(default_factory=StreamOptions)
 
     def requests(self, settings: Settings, api_key: str) -> list[ApiRequest]:
+        last: Object = self.messages[-1] if self.messages else {}
+        goes_on = last.get("role") == "assistant" and not last.get("tool_calls")
+        for name, is_so in (
+            ("continue_final_message", goes_on),
+            ("add_generation_prompt", not goes_on),
+        ):
+            value = getattr(self, name)
+            if value is not None and bool(value) != is_so:
+                remedy = "a last message is continued if it is the assistant's, and no other is"
+                raise _unserved(f"{name}: {str(bool(value)).lower()}", remedy)
         return self._chat(
             settings,
             api_key,

@@ -30,7 +30,7 @@ def read(data: bytes, form: type[Form]) -> Form:
         raise UsageError(f"the body is not valid UTF-8: {error}") from error
     except (msgspec.MsgspecError, RecursionError) as error:
         raise UsageError(f"the body is not valid JSON: {error}") from error
-    require(isinstance(given, dict), "the body has to be a JSON object, not {}", given)
+    require(isinstance(given, dict), "the body has to be a JSON object")
     require(not _is_deep(given), f"the body is nested too deeply: the most is {_MOST_NESTING}")
     return as_form(given, form)
 

@@ -166,10 +166,11 @@ def _require_room(loaded: Loaded, request: ApiRequest, text: str) -> None:
         part = tokenizer.encode(text[begin : begin + _SLICE], specials=True)
         count += max(0, len(part) - _CUT_IDS)
         if count >= length:
+            estimate = round(count * len(text) / min(len(text), begin + _SLICE))
             raise Refusal(
-                400,
-                f"prompt is too long: its {len(text):,} characters have more than {length:,} "
-                "tokens, and no more fit the model's context; shorten it",
+                400,  # with both numbers, see `refusal_of`
+                f"prompt is too long: about {estimate} tokens > {length - 1} maximum; "
+                f"{ContextLengthError.remedy}",
                 code="context_length_exceeded",
             )
 
