@@ -134,7 +134,7 @@ def test_calls_are_json_unless_they_were_cut_off(text: str) -> None:
 
 
 LIKE_CALLS = [
-    'It writes <tool_call>{"name": "f"}</tool_call> around a call.',
+    'It writes <tool_call>{"call": "f"}</tool_call> around a call.',
     "The tag <tool_call> opens a call; then comes more text.",
     "<tool_call>{'name': 'f', 'arguments': {}}</tool_call>",
     '<tool_call>{"name": "f", "arguments": {broken}}</tool_call>\n',
@@ -360,6 +360,7 @@ BARE = '{"name": "f", "arguments": {"x": "a"}}'
         '{"type": "function", "name": "f", "parameters": {"x": "a"}}',
         '{"arguments": {"x": "a"}, "name": "f"}',
         f"<think>Hm.</think>\n\n{BARE}",
+        f"[{BARE}]",
     ],
 )
 def test_json_that_names_a_tool_is_a_call(text: str) -> None:

@@ -387,7 +387,12 @@ SEVERAL = {
         '<｜DSML｜invoke name="f">\n<｜DSML｜parameter name="x" string="false">1'
         '</｜DSML｜parameter>\n</｜DSML｜invoke>\n<｜DSML｜invoke name="g">\n</｜DSML｜invoke>'
     ],
-    "json_tools": ['{"name": "f", "arguments": {"x": 1}}\n{"arguments": {}, "name": "g"}'],
+    "json_tools": [
+        '{"name": "f", "arguments": {"x": 1}}\n{"arguments": {}, "name": "g"}',
+        '[{"name": "f", "parameters": {"x": 1}}, {"name": "g", "arguments": ""}]',
+        '{"type": "function", "function": {"name": "f", "arguments": {"x": 1}}}'
+        '{"type": "function", "function": "g"}',
+    ],
     "glm47": ["f\n<arg_key>x</arg_key>\n<arg_value>1</arg_value>\n</tool_call>\n<tool_call>g"],
     "longcat": ['{"name": "f", "arguments": {"x": 1}}</longcat_tool_call><longcat_tool_call>g'],
     "mistral": [
@@ -395,6 +400,7 @@ SEVERAL = {
         'f{"x": 1}[TOOL_CALLS]g{}',
         '[{"name": "f", "arguments": {"x":1}, "id": "a12345678"}, '
         '{"name": "g", "arguments": "{}"}]',
+        '{"name": "f", "arguments": {"x": 1}}[TOOL_CALLS]{"name": "g", "arguments": {}}',
     ],
     "kimi_k2": [
         '<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{"x": 1}<|tool_call_end|>'
@@ -408,14 +414,18 @@ SEVERAL = {
     ],
     "qwen3_coder": [
         "\n<function=f>\n<parameter=x>\n1\n</parameter>\n</function>\n</tool_call>\n<tool_call>\n"
-        "<function=g>\n</function>\n"
+        "<function=g>\n</function>\n",
     ],
     "seed_oss": [
         "<function=f>\n<parameter=x>1</parameter>\n</function>\n<function=g>\n</function>\n"
     ],
     "gemma4": ["call:f{x:1}call:g{}", ":f{x:1}:g{}"],
     "function_gemma": ["call:f{x:1}<end_function_call><start_function_call>call:g{}"],
-    "pythonic": ["[f(x=1), g()]"],
+    "pythonic": [
+        "[f(x=1), g()]",
+        "\nf(x=1)\ng()\n",
+        '[{"name": "f", "arguments": {"x": 1}}, {"name": "g", "arguments": {}}]',
+    ],
     "muse_spark": [
         '<atem:invoke name="f"><atem:parameter name="x">1</atem:parameter></atem:invoke>'
         '<atem:invoke name="g"></atem:invoke>'
@@ -480,6 +490,16 @@ def test_some_models_write_all_arguments_between_tags_as_json(name: str) -> None
     begin, end = re.split("<[^<]*(parameter|arg_key)", before)[0], after.partition(">")[2]
     text = f'{form.begin}{begin}\n{{"x": "a"}}\n{end}{form.end}'
     assert read(form, text, [tool_of(str)]) == [("f", {"x": "a"})]
+
+
+def test_between_the_marks_of_tags_models_leave_out_the_tail_and_write_json() -> None:
+    form, asked = form_of("qwen3_coder"), [tool_of(int), tool("g", {})]
+    tagged = (
+        "\n<function=f>\n<parameter=x>\n1\n</parameter>\n</tool_call>\n<tool_call>\n<function=g>\n"
+    )
+    as_json = '\n{"name": "f", "arguments": {"x": 1}}\n{"name": "g", "arguments": {}}\n'
+    for text in (tagged, as_json):
+        assert read(form, form.begin + text + form.end, asked) == [("f", {"x": 1}), ("g", {})]
 
 
 def test_arguments_may_be_wrapped_in_one_that_the_tool_does_not_have() -> None:
@@ -560,7 +580,7 @@ def test_arguments_as_python_writes_them(written: str, value: Any) -> None:
     form = form_of("pythonic")
     text = f"{form.begin}[a.f( from={written}, class = 1, ), g()]{form.end}"
     assert read(form, text, []) == [("a.f", {"from": value, "class": 1}), ("g", {})]
-    for other in ("[see](x)", "[f(1)]", "[f(*x)]", "[]", "f()"):
+    for other in ("[see](x)", "[f(1)]", "[f(*x)]", "[]", "f("):
         assert read(form, form.begin + other, []) == [("", form.begin + other)]
 
 
@@ -680,6 +700,33 @@ def test_calls_in_a_format_that_is_no_grammar_are_enforced_as_json() -> None:
         calls_grammar(None, target().vocabulary, [tool_of(int)], ANY_TOOL)
     with pytest.raises(UsageError, match="not among tools"):
         calls_grammar(form_of("mistral"), target().vocabulary, [tool_of(int)], "g")
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "marks"),
+    [
+        (Marked("{{ tools }} <|tool_call|>"), ("<|tool_call|>", "")),
+        (
+            Marked("{{ tools }}", "<|tool_call|>", "<|/tool_call|>"),
+            ("<|tool_call|>", "<|/tool_call|>"),
+        ),
+        (Marked("{{ tools }} <TOOLCALL>[]</TOOLCALL>"), ("<TOOLCALL>", "</TOOLCALL>")),
+        (Marked("{{ tools }} <tool_call> </tool_call>"), ("<tool_call>", "</tool_call>")),
+        (Marked("{{ tools }}"), ("", "")),
+    ],
+)
+def test_other_templates_with_tools_have_calls_in_json(
+    tokenizer: Marked, marks: tuple[str, str]
+) -> None:
+    form = ToolFormat.of(tokenizer)
+    assert form == ("json_tools", *marks)
+    asked = [tool_of(int), tool("g", {})]
+    one, other = '{"name": "f", "arguments": {"x": 1}}', '{"name": "g", "arguments": {}}'
+    for text in (f"[{one}, {other}]", f"{one}\n{other}"):
+        assert read(form, form.begin + text + form.end, asked) == [("f", {"x": 1}), ("g", {})]
+        assert read(form, text, asked) == [("f", {"x": 1}), ("g", {})]
+    grammar = calls_grammar(form, target().vocabulary, asked, ANY_TOOL)
+    assert accepts(grammar, f"{form.begin}\n{one}\n{form.end}")
 
 
 def test_ids_are_those_that_every_template_takes() -> None:

@@ -67,7 +67,7 @@ _LONGEST_HEADER = 64
 """Characters of a header that may be cut off."""
 
 _SPACES = " \t\r\n"
-_BARE = ("{", "```")
+_BARE = ("{", "[{", "```")
 """What a call in JSON begins with that has no mark."""
 
 

@@ -53,6 +53,8 @@ def bare_calls(source: Incoming, named: Collection[str]) -> Calls:
 
 
 _LETTERS = re.compile(r"\w*")
+_MORE_KEYS = ("type", "id", "function")
+"""What a call may have besides its name and arguments."""
 _BETWEEN = re.compile(r"[\s;,]*")
 
 
@@ -85,14 +87,16 @@ def close_calls(source: Incoming, end: str) -> Calls:
         yield from source.expect(end, or_end=True)
 
 
-def _json_call(source: Incoming, end: str, named: Collection[str] | None = None) -> Calls:
+def _json_call(
+    source: Incoming, end: str, named: Collection[str] | None = None, *, inner: bool = False
+) -> Calls:
     name, arguments, begun = "", "", False
     yield from source.mark("{")
     mark = ","
     while mark == ",":
         yield from source.space()
         key = json.loads((yield from collected(json_string(source)))[0])
-        if named is not None and key not in ("name", "arguments", "parameters", "type", "id"):
+        if named is not None and key not in ("name", "arguments", "parameters", *_MORE_KEYS):
             raise UnreadableError
         yield from source.mark(":")
         yield from source.space()
@@ -102,9 +106,12 @@ def _json_call(source: Incoming, end: str, named: Collection[str] | None = None)
                 begun = True
             else:
                 arguments = _as_object((yield from collected(json_value(source)))[0])
+        elif key == "function" and not (name or inner) and (yield from source.peek()) == "{":
+            yield from _json_call(source, "", named, inner=True)  # as OpenAI's API has calls
+            name, begun = key, True
         else:
             text = (yield from collected(json_value(source)))[0]
-            if key == "name":
+            if key == "name" or (key == "function" and not name):
                 name = json.loads(text)
                 if not isinstance(name, str) or not name.strip():
                     raise UnreadableError
@@ -116,22 +123,21 @@ def _json_call(source: Incoming, end: str, named: Collection[str] | None = None)
             return
         mark = yield from source.expect(",", "}")
     if not begun:
-        if not name or not arguments:
+        if not name or not (arguments or named is None):
             raise UnreadableError
         yield Named(name)
-        yield arguments
+        yield arguments or "{}"
         yield Ended()
 
 
 def _as_object(text: str) -> str:
-    """Arguments that may be JSON inside a JSON string, or null."""
-    value = json.loads(text)
+    """Arguments that may be JSON inside a JSON string, null or empty."""
+    value = json.loads(text) or {}
     if isinstance(value, str):
         try:
             value = json.loads(value)
         except (ValueError, RecursionError) as error:
             raise UnreadableError from error
-    value = {} if value is None else value
     if not isinstance(value, dict):
         raise UnreadableError
     return json.dumps(value, ensure_ascii=False)
@@ -151,8 +157,8 @@ def json_arguments(source: Incoming, call: Named) -> Calls:
 
 
 def mistral_calls(source: Incoming, end: str, _tools: Tools) -> Calls:
-    """`[TOOL_CALLS]name[ARGS]{...}`, each with its mark, or one mark and a list in JSON."""
-    if (yield from source.following()) == "[":
+    """`[TOOL_CALLS]name[ARGS]{...}`, each with its mark, or one mark and JSON."""
+    if (yield from source.following()) in ("[", "{"):
         yield from json_calls(source, end)
         return
     name = yield from source.take(NAME)

@@ -16,7 +16,15 @@ from tokalign.conversation.incoming import (
     container,
     json_inside,
 )
-from tokalign.conversation.json_calls import NAME, Calls, Ended, Named, Tools, close_calls
+from tokalign.conversation.json_calls import (
+    NAME,
+    Calls,
+    Ended,
+    Named,
+    Tools,
+    close_calls,
+    json_calls,
+)
 from tokalign.errors import is_text
 
 _WORD = re.compile(r"[\w.+-]*")
@@ -30,9 +38,17 @@ _BY_NUMBER = {"x": 2, "u": 4, "U": 8}
 
 
 def python_calls(source: Incoming, end: str, _tools: Tools) -> Calls:
-    """A list of calls. Names of arguments may be Python's own words, such as "from"."""
-    mark = yield from source.mark("[")
-    while mark != "]":
+    """A list of calls, or one on each line. Names of arguments may be Python's own words, such as
+    "from". LFM2 writes JSON if it is asked to."""
+    yield from source.space()
+    if (yield from source.peek(2)) == "[{":
+        yield from json_calls(source, end)
+        return
+    is_list = (yield from source.peek()) == "["
+    if is_list:
+        yield from source.expect("[")
+    mark, last = ",", "]" if is_list else end[:1]
+    while mark != last:
         yield from source.space()
         name = yield from source.take(NAME)
         yield from source.expect("(")
@@ -40,7 +56,7 @@ def python_calls(source: Incoming, end: str, _tools: Tools) -> Calls:
             raise UnreadableError
         yield from _arguments(source, Named(name))
         yield Ended()
-        mark = yield from source.mark(",", "]")
+        mark = yield from source.mark(",", "]") if is_list else source.following()
     yield from close_calls(source, end)
 
 

@@ -127,7 +127,7 @@ TAGS: Mapping[str, Tags] = {
 
 def _tagged(tags: Tags, source: Incoming, end: str, tools: Tools) -> Calls:
     begins, named = tags.name
-    if not begins and (yield from source.following()) == "{":
+    if (yield from source.following()) == "{":  # some models write JSON between the marks
         yield from json_calls(source, end, tools)
         return
     mark = yield from source.mark(begins)
@@ -153,10 +153,12 @@ def _tagged_arguments(
         return
     before = ""
     while True:
-        mark = yield from source.mark(opening, tags.tail or end)
+        mark = yield from source.mark(opening, *filter(None, [tags.tail, end]))
         if not before:
             yield Named(name)
         if mark != opening:
+            if tags.tail and mark == end:  # the model left the tail out
+                source.give_back(mark)
             yield "}" if before else "{}"
             yield Ended()
             return

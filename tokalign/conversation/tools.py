@@ -89,7 +89,13 @@ class ToolFormat(NamedTuple):
             return cls("seed_oss", "<seed:tool_call>", "</seed:tool_call>")
         if DEEPSEEK.begin in template or DEEPSEEK.begin in tokens:
             return DEEPSEEK if "```json" in template else DEEPSEEK._replace(parser="deepseek_v31")
-        return LLAMA if '"parameters": ' in template and "tools" in template else None
+        if "tools" not in template:
+            return None
+        for other in _OTHERS:
+            if other.begin in template or other.begin in tokens:
+                has_end = other.end in template or other.end in tokens
+                return other if has_end else other._replace(end="")
+        return LLAMA if '"parameters": ' in template else cls("json_tools", "", "")
 
     @property
     def is_known(self) -> bool:
@@ -112,6 +118,15 @@ LLAMA = ToolFormat("llama3", "<|python_tag|>", "")
 
 DEEPSEEK = ToolFormat("deepseek_v3", "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>")
 """That of DeepSeek V3 and R1, which fence arguments; V3.1 does not."""
+
+_OTHERS = (
+    ToolFormat("json_tools", "<|tool_call|>", "<|/tool_call|>"),  # Granite 3, Phi-4-mini
+    ToolFormat("json_tools", "<TOOLCALL>", "</TOOLCALL>"),  # Nemotron Nano 2
+    ToolFormat("json_tools", "<tool_calls>", "</tool_calls>"),  # Hunyuan, Jamba
+    ToolFormat("json_tools", "<tool_call>", "</tool_call>"),  # a template that writes no calls
+    ToolFormat("pythonic", "<function_calls>", "</function_calls>"),  # Olmo 3
+)
+"""Formats of templates that mlx-lm has no parser for. Others with tools get calls in JSON."""
 
 
 _DEEPSEEK_MARKS = ("<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>")
