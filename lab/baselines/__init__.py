@@ -12,12 +12,7 @@ from __future__ import annotations
 
 from lab.baselines.adjacency import Adjacency
 from lab.baselines.prompt_lookup import PromptLookupDrafter
-from lab.baselines.recycling import (
-    RECYCLED_WIDTH,
-    SAM_COPIED,
-    SamDrafter,
-    TokenRecyclingDrafter,
-)
+from lab.baselines.recycling import RECYCLED_WIDTH, SAM_COPIED, SamDrafter, TokenRecyclingDrafter
 from lab.baselines.unispec import UNISPEC_WIDTH, UniSpecDrafter, draft_size
 from tokalign.runtime.draft.costs import Costs
 from tokalign.runtime.drafting import ASSUMED_COSTS

@@ -23,12 +23,7 @@ import click
 
 from lab.baselines.prompt_lookup import PromptLookupDrafter
 from lab.benchmarks.dictionary_build import MODERN, dev_texts, shared_option
-from lab.dictspec.builder import (
-    Choose,
-    EncodedNgram,
-    find_continuations,
-    most_probable_next_id,
-)
+from lab.dictspec.builder import Choose, EncodedNgram, find_continuations, most_probable_next_id
 from lab.dictspec.table import MAX_CONTINUATION, DictSpecTable
 from lab.dictspec.word_ngrams import WordNgrams, count_word_ngrams
 from tokalign.build.corpus import Corpus

@@ -24,13 +24,7 @@ import mlx.core as mx
 import numpy as np
 
 from lab.baselines.whole_beams import WholeBeams
-from lab.benchmarks.remembered_target import (
-    MOST_DEPTH,
-    Text,
-    load_texts,
-    sampled_text,
-    save_texts,
-)
+from lab.benchmarks.remembered_target import MOST_DEPTH, Text, load_texts, sampled_text, save_texts
 from tokalign.api.assemble import keep_loaded, load_models
 from tokalign.cli.texts import read_texts
 from tokalign.evaluate.replay import ReplayVerifier

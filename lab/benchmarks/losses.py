@@ -33,14 +33,7 @@ from tokalign.train.drafters import WindowBatches
 from tokalign.train.from_model import write_texts
 from tokalign.train.labelled_corpus import LabelledCorpus, Labeller, label_corpus
 from tokalign.train.labels import Labels
-from tokalign.train.options import (
-    BlockShape,
-    FitOptions,
-    Labelling,
-    LabelOptions,
-    Loss,
-    Writing,
-)
+from tokalign.train.options import BlockShape, FitOptions, Labelling, LabelOptions, Loss, Writing
 from tokalign.train.run import Training
 
 _WINDOW, _BLOCK, _TEMPERATURE = 64, 6, 0.7

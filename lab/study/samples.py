@@ -12,12 +12,7 @@ from hashlib import sha256
 from itertools import zip_longest
 from typing import Any, Self
 
-from lab.study.conditions import (
-    CONTROL,
-    PLAIN,
-    Condition,
-    PromptBlock,
-)
+from lab.study.conditions import CONTROL, PLAIN, Condition, PromptBlock
 from lab.study.measurements import StudyMeasurement, Surroundings, Work
 from lab.study.protocol import is_disturbed
 

@@ -9,12 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lab.project import project
-from lab.recorded_proposals import (
-    WRONG,
-    ProposalTrace,
-    RecordedProposal,
-    TracedText,
-)
+from lab.recorded_proposals import WRONG, ProposalTrace, RecordedProposal, TracedText
 from lab.round_costs import RoundCosts, in_plain_passes
 from tokalign.runtime.cost import CostCurve, Timing
 from tokalign.tables.token_tree import TokenTree

@@ -6,10 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lab.recorded_proposals import (
-    WRONG,
-    RecordedProposal,
-)
+from lab.recorded_proposals import WRONG, RecordedProposal
 from tokalign.tables.token_tree import TokenTree
 
 

@@ -10,13 +10,7 @@ from unicodedata import normalize
 import pytest
 from documents import MEETING, write_pdf
 
-from tokalign.build.documents import (
-    Rules,
-    UnopenedError,
-    find_documents,
-    read_document,
-    unwrap,
-)
+from tokalign.build.documents import Rules, UnopenedError, find_documents, read_document, unwrap
 from tokalign.errors import CorpusError, MissingAssetError, UsageError
 from tokalign.storage import sample_text
 

@@ -24,13 +24,7 @@ from tokalign.conversation import call_grammars
 from tokalign.conversation.answer_form import AnswerForm
 from tokalign.conversation.blocks import Blocks
 from tokalign.conversation.call_grammars import calls_grammar
-from tokalign.conversation.tools import (
-    ANY_TOOL,
-    HARMONY,
-    ToolFormat,
-    call_id,
-    with_call_ids,
-)
+from tokalign.conversation.tools import ANY_TOOL, HARMONY, ToolFormat, call_id, with_call_ids
 from tokalign.errors import UsageError
 from tokalign.runtime.grammar import Grammar
 from tokalign.runtime.grammar.parameters import Parameter

@@ -37,12 +37,7 @@ from tokalign.cli.tables import show_table, verify
 from tokalign.errors import BundleError, MissingAssetError, TokalignError
 from tokalign.tables.bundle import Bundle, encode_bundle, read_header
 from tokalign.tables.dictionary import Dictionaries
-from tokalign.tables.opening import (
-    open_alignment,
-    open_dictionary,
-    open_logit_rows,
-    verify_table,
-)
+from tokalign.tables.opening import open_alignment, open_dictionary, open_logit_rows, verify_table
 
 TARGET = of_merges(b"abc", [(b"a", b"b"), (b"ab", b"c")])
 DRAFT = of_merges(b"abc", [(b"b", b"c")])

@@ -17,11 +17,7 @@ from fake_hub import Hub, serve_hub, write_snapshot
 from random_models import write_model
 
 from tokalign.errors import MissingAssetError
-from tokalign.names.published_drafters import (
-    named_or_published,
-    published_drafters,
-    published_for,
-)
+from tokalign.names.published_drafters import named_or_published, published_drafters, published_for
 
 REPOSITORY = "z-lab/Qwen3-8B-DFlash-b16"
 PROMPT = ("-p", "Wisła jest", "--ignore-chat-template", "-m", 12, "--json")

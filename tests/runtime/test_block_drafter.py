@@ -12,12 +12,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 import zoo
-from block_drafters import (
-    KnowingDrafter,
-    block_config,
-    random_block_drafter,
-    write_block_drafter,
-)
+from block_drafters import KnowingDrafter, block_config, random_block_drafter, write_block_drafter
 from drafter_cases import ARCHITECTURES, PROMPT, SAMPLINGS
 from random_models import WildDrafter, generate, plainly, random_model, rounds_of
 

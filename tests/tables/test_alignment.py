@@ -11,12 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_tables import bundle_of
 
-from tokalign.tables.alignment import (
-    HealingTrie,
-    Intersection,
-    MergeSites,
-    match_roles,
-)
+from tokalign.tables.alignment import HealingTrie, Intersection, MergeSites, match_roles
 from tokalign.tokenizer.vocabulary import Roles
 
 WORDS = [bytes(word) for n in range(4) for word in product(b"ab", repeat=n)]

@@ -5,12 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokalign.tokenizer.spelling import (
-    byte_alphabet,
-    read_byte_level,
-    spelled_in,
-    write_byte_level,
-)
+from tokalign.tokenizer.spelling import byte_alphabet, read_byte_level, spelled_in, write_byte_level
 
 
 @given(st.lists(st.binary(max_size=5)))

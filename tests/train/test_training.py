@@ -27,13 +27,7 @@ from tokalign.tables.finding import read_drafter_config
 from tokalign.train.kinds import RecurrentLearner
 from tokalign.train.labelled_corpus import LabelledCorpus
 from tokalign.train.labels import Labels
-from tokalign.train.options import (
-    OWN_LOSSES,
-    DrafterKind,
-    FitOptions,
-    Labelling,
-    LabelOptions,
-)
+from tokalign.train.options import OWN_LOSSES, DrafterKind, FitOptions, Labelling, LabelOptions
 from tokalign.train.run import Evaluation, Training
 
 KINDS: tuple[DrafterKind, ...] = ("redrafter", "dflash", "eagle3")

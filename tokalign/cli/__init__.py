@@ -25,13 +25,7 @@ from tokalign.cli.output import (
     unwritten,
     visible,
 )
-from tokalign.errors import (
-    MissingAssetError,
-    TokalignError,
-    UsageError,
-    is_out_of_memory,
-    shown,
-)
+from tokalign.errors import MissingAssetError, TokalignError, UsageError, is_out_of_memory, shown
 from tokalign.installation import install_line
 
 GROUPS = {

@@ -83,7 +83,7 @@ class TrainPlan:
         """The configuration of the drafter to be continued; None for a recurrent one. Raises:
         BundleError; UsageError for one that cannot be continued."""
         from tokalign.tables.dflash_config import DFlashConfig
-        from tokalign.tables.drafter_config import SLIDING, reading
+        from tokalign.tables.drafter_config import reading
         from tokalign.tables.eagle3_config import Eagle3Config
         from tokalign.tables.finding import read_drafter_config, read_drafter_json
 
@@ -95,7 +95,7 @@ class TrainPlan:
         with reading(str(folder)):
             made = reader.from_json(read_drafter_json(folder))
         if self.kind == "eagle3" and (
-            made.quantization or made.num_hidden_layers != 1 or SLIDING in made.layer_types
+            made.quantization or made.num_hidden_layers != 1 or any(made.windows)
         ):
             raise UsageError(
                 f"{folder} is quantized, or has several layers or a window; give one of one layer "
@@ -112,7 +112,7 @@ class TrainPlan:
             return self._new_block(shape, layers)
         made = self._begun()
         if self.kind == "dflash":
-            shape = BlockShape(layers=len(made.layer_types), block=made.block_size)
+            shape = BlockShape(layers=made.num_hidden_layers, block=made.block_size)
         if sizes is not None:
             made.require_fit(layers=layers, width=sizes[0], vocabulary=sizes[1])
         return replace(shape, taps=made.taps(layers))

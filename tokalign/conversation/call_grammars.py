@@ -8,12 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from tokalign.conversation.tool_calls import (
-    TAGS,
-    Tags,
-    parameters_of,
-    schema_of,
-)
+from tokalign.conversation.tool_calls import TAGS, Tags, parameters_of, schema_of
 from tokalign.conversation.tools import ANY_TOOL, HARMONY, LLAMA, ToolFormat
 from tokalign.errors import UsageError
 from tokalign.runtime.grammar import Grammar, json_lark

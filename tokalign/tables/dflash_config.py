@@ -17,15 +17,12 @@ from msgspec import Meta
 
 from tokalign.errors import IncompatibleError, shown
 from tokalign.tables.drafter_config import (
-    FULL,
     SLIDING,
     Count,
     DrafterShape,
-    LayerType,
     Size,
     refuse,
     refuse_unknown,
-    require_windows,
 )
 from tokalign.tables.drafter_formats import BLOCK_FORMATS, DrafterFormat, drafter_format
 
@@ -51,8 +48,6 @@ class DFlashConfig(DrafterShape):
     conv_kernel_size, selector_rank, markov_rank: 0 for a network without these parts.
     """
 
-    layer_types: tuple[LayerType, ...]
-    sliding_window: Count | None = None
     is_causal: bool | None = None
     whole_window: bool = False
     block_size: Annotated[int, Meta(ge=2, le=1_000)] = 16
@@ -77,9 +72,7 @@ class DFlashConfig(DrafterShape):
         be run."""
         refuse(key for key in _OTHER_NETWORKS if config.get(key))
         is_dspark = drafter_format(config) is DrafterFormat.DSPARK
-        flat = (_OF_DSPARK if is_dspark else {}) | _unpacked(config)
-        types = flat.get("layer_types") or [FULL] * flat["num_hidden_layers"]
-        made = cls.read({**flat, "layer_types": types})
+        made = cls.read((_OF_DSPARK if is_dspark else {}) | _unpacked(config))
         _require_runnable(made)
         return made
 
@@ -155,7 +148,6 @@ def _nested(config: Config) -> dict[str, Any]:
 
 def _require_runnable(made: DFlashConfig) -> None:
     """Raises: ValueError for a network that cannot be run."""
-    require_windows(made.layer_types, made.num_hidden_layers, made.sliding_window)
     if made.markov_rank and made.markov_head_type != "vanilla":
         refuse([f"a Markov head of the type {shown(made.markov_head_type)}"])
     if made.conv_kernel_size and made.hidden_size % made.conv_group_size:

@@ -65,6 +65,8 @@ class DrafterShape:
     rope_traditional: bool = False
     attention_bias: bool = False
     quantization: dict[str, Any] | None = None
+    layer_types: tuple[LayerType, ...]
+    sliding_window: Count | None = None
     draft_vocab_size: Size
     target_hidden_size: Size
     num_target_layers: int | None = None
@@ -77,20 +79,32 @@ class DrafterShape:
             raise ValueError(f"hidden_act, of which only silu is run, not {shown(activation)}")
         rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
         neox = config.get("rope_is_neox_style", config.get("is_neox_style"))
-        sizes = layer_sizes(config)
+        sizes, types = layer_sizes(config), config.get("layer_types") or []
+        if {*types} <= {FULL}:
+            types = [FULL] * config["num_hidden_layers"]
         sizes |= {"rope_scaling": rope or None, "rope_traditional": neox is False}
         given = {
             "draft_vocab_size": config["vocab_size"],
             "target_hidden_size": config["hidden_size"],
             "rope_theta": rope.get("rope_theta", 10000.0),
             **{key: value for key, value in sizes.items() if value is not None},
+            "layer_types": types,
         }
         made = convert(given, cls)
         if made.num_attention_heads % made.num_key_value_heads:
             raise ValueError(
                 f"it has {made.num_attention_heads} heads for {made.num_key_value_heads} of keys"
             )
+        if len(made.layer_types) != made.num_hidden_layers:
+            raise ValueError(f"its {made.num_hidden_layers} layers are of types {made.layer_types}")
+        if SLIDING in made.layer_types and not made.sliding_window:
+            raise ValueError("it has layers with a sliding window, and no sliding_window")
         return made
+
+    @property
+    def windows(self) -> tuple[int | None, ...]:
+        """How many positions each layer sees; None for all."""
+        return tuple(self.sliding_window if of == SLIDING else None for of in self.layer_types)
 
     def taps(self, layers: int) -> tuple[int, ...]:
         """The layers of so many whose outputs it reads."""
@@ -137,14 +151,6 @@ def refuse_unknown(config: Mapping[str, Any], known: Set[str]) -> None:
         known = known | {"quantization_config"}
     further = {key for key in config if key.endswith("_id")} - _MASKS
     refuse(key for key in config.keys() - known - _OF_LIBRARIES - further if config[key])
-
-
-def require_windows(types: tuple[LayerType, ...], layers: int, window: int | None) -> None:
-    """Raises: ValueError for types of another number of layers, or windows of no length."""
-    if len(types) != layers:
-        raise ValueError(f"its {layers} layers are of types {types}")
-    if SLIDING in types and not window:
-        raise ValueError("it has layers with a sliding window, and no sliding_window")
 
 
 def known_format(config: Mapping[str, Any], name: str) -> DrafterFormat:

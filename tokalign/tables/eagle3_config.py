@@ -11,17 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tokalign.tables.drafter_config import (
-    FULL,
-    SHAPE_KEYS,
-    SLIDING,
-    Count,
-    DrafterShape,
-    LayerType,
-    refuse,
-    refuse_unknown,
-    require_windows,
-)
+from tokalign.tables.drafter_config import SHAPE_KEYS, SLIDING, DrafterShape, refuse, refuse_unknown
 
 INPUTS = "eagle_aux_hidden_state_layer_ids"
 _USUAL = {
@@ -39,7 +29,7 @@ _KNOWN = SHAPE_KEYS | {
     *("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output", "embed_requires_grad"),
     *("eagle_config", INPUTS),
     *("transformer_layer_config", "speculators_config", "speculators_version"),
-    *("speculators_model_type", "sliding_window", "layer_types", "tie_word_embeddings"),
+    *("speculators_model_type", "tie_word_embeddings"),
 }
 
 
@@ -51,8 +41,6 @@ class Eagle3Config(DrafterShape):
     norm_output: whether it goes on from its normed outputs.
     """
 
-    layer_types: tuple[LayerType, ...]
-    sliding_window: Count | None = None
     tie_word_embeddings: bool = False
     norm_before_residual: bool = False
     norm_before_fc: bool = False
@@ -70,13 +58,9 @@ class Eagle3Config(DrafterShape):
         odd = [f"{key}: {of}" for key, of in own.items() if of not in (None, _USUAL.get(key))]
         if config.get("fc_norm") and config.get("norm_before_fc"):
             odd.append("fc_norm beside norm_before_fc")
-        types = config.get("layer_types") or []
-        if {*types} <= {FULL}:
-            types = [FULL] * config["num_hidden_layers"]
-        refuse_unknown(config, _KNOWN | ({"use_sliding_window"} if SLIDING in types else set()))
+        has_windows = SLIDING in (config.get("layer_types") or [])
+        refuse_unknown(config, _KNOWN | ({"use_sliding_window"} if has_windows else set()))
         refuse(odd)
         if (inputs := config.get(INPUTS)) is not None:
             layers = [layer - 1 for layer in inputs]
-        made = cls.read({**config, "layer_types": types, "target_layer_ids": layers})
-        require_windows(made.layer_types, made.num_hidden_layers, made.sliding_window)
-        return made
+        return cls.read({**config, "target_layer_ids": layers})

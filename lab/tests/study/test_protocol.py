@@ -12,15 +12,7 @@ from places import ROOT
 from studied import a_block
 
 from lab.study.conditions import BASELINES
-from lab.study.protocol import (
-    PRESETS,
-    Drafts,
-    arms,
-    is_disturbed,
-    is_measured,
-    only,
-    windows,
-)
+from lab.study.protocol import PRESETS, Drafts, arms, is_disturbed, is_measured, only, windows
 from tokalign.errors import UsageError
 
 BOTH = Drafts(models=(("near", True), ("far", False)), methods=("dictionary",))

@@ -18,10 +18,7 @@ from tokalign.build.counting.ngram_tree import (
     walk_back,
 )
 from tokalign.build.counting.windows import TokenNgrams
-from tokalign.build.dictionary.backoff import (
-    entries_within,
-    make_table,
-)
+from tokalign.build.dictionary.backoff import entries_within, make_table
 from tokalign.build.dictionary.pruning import (
     find_candidates,
     keep_above,

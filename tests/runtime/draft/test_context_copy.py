@@ -7,13 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trees import longest_match
 
-from tokalign.runtime.draft.context_copy import (
-    AGREED,
-    LATEST,
-    ONLY,
-    PRIORS,
-    ContextCopy,
-)
+from tokalign.runtime.draft.context_copy import AGREED, LATEST, ONLY, PRIORS, ContextCopy
 from tokalign.runtime.draft.suffix_automaton import START, Occurrence, SuffixAutomaton
 from tokalign.tokenizer.vocabulary import TargetId
 

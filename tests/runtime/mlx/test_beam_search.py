@@ -15,11 +15,7 @@ from random_models import VOCABULARY, random_model
 from trees import paths
 
 from lab.baselines.whole_beams import last_beams
-from tokalign.runtime.mlx.beam_search import (
-    Beams,
-    BeamShape,
-    beam_search,
-)
+from tokalign.runtime.mlx.beam_search import Beams, BeamShape, beam_search
 from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter, RecurrentSession
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import TargetModelSession

@@ -12,14 +12,7 @@ from numpy.typing import NDArray
 
 from tokalign.runtime.draft.mixing import LEAST_REACHED
 from tokalign.runtime.rounds import Context, Drafter, Proposal
-from tokalign.tables.dictionary import (
-    CHAT,
-    CODE,
-    MAX_CONTEXT,
-    Dictionaries,
-    Dictionary,
-    Ids,
-)
+from tokalign.tables.dictionary import CHAT, CODE, MAX_CONTEXT, Dictionaries, Dictionary, Ids
 from tokalign.tables.logit_rows import (
     ID_BITS,
     LOG_ODDS,

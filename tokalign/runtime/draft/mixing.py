@@ -28,14 +28,7 @@ from tokalign.runtime.draft.trust import (
     Reliance,
     Shift,
 )
-from tokalign.runtime.draft.weights import (
-    ALONE,
-    MODELS,
-    TRAINED,
-    USELESS,
-    Weights,
-    weights_of,
-)
+from tokalign.runtime.draft.weights import ALONE, MODELS, TRAINED, USELESS, Weights, weights_of
 from tokalign.runtime.rounds import UNBOUNDED
 from tokalign.tokenizer.vocabulary import TargetId
 

@@ -21,18 +21,12 @@ import mlx.nn as nn
 from mlx_lm.models.llama import Attention, TransformerBlock
 
 from tokalign.runtime.mlx.dflash_session import DFlashSession
-from tokalign.runtime.mlx.published_drafter import (
-    TapsDrafter,
-    Weights,
-    by_head,
-    from_folder,
-)
+from tokalign.runtime.mlx.published_drafter import TapsDrafter, Weights, by_head, from_folder
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.short_head import among_all
 from tokalign.runtime.mlx.window_cache import WindowCache
 from tokalign.runtime.rounds import UNBOUNDED, Array
 from tokalign.tables.dflash_config import DFlashConfig
-from tokalign.tables.drafter_config import SLIDING
 
 
 class GroupedConvolution(nn.Module):  # type: ignore[misc]
@@ -112,11 +106,10 @@ class ConfidenceHead(nn.Module):  # type: ignore[misc]
 class DFlashAttention(Attention):  # type: ignore[misc]
     """Attention of a block over the context and over itself."""
 
-    def __init__(self, config: DFlashConfig, layer_type: str) -> None:
+    def __init__(self, config: DFlashConfig, window: int | None) -> None:
         super().__init__(config)
         self.q_norm = nn.RMSNorm(config.head_dim, eps=config.rms_norm_eps)
         self.k_norm = nn.RMSNorm(config.head_dim, eps=config.rms_norm_eps)
-        window = config.sliding_window if layer_type == SLIDING else None
         self.is_causal = window is not None if config.is_causal is None else config.is_causal
         self.window = None if config.whole_window else window
         self.most = UNBOUNDED if window is None else window - (not config.whole_window)
@@ -160,9 +153,9 @@ class DFlashAttention(Attention):  # type: ignore[misc]
 class DFlashLayer(TransformerBlock):  # type: ignore[misc]
     """Attention and a gated MLP, each after a norm and added to its input."""
 
-    def __init__(self, config: DFlashConfig, layer_type: str) -> None:
+    def __init__(self, config: DFlashConfig, window: int | None) -> None:
         super().__init__(config)
-        self.self_attn = DFlashAttention(config, layer_type)
+        self.self_attn = DFlashAttention(config, window)
         if config.conv_kernel_size:
             self.attention_conv = GroupedConvolution(config)
             self.mlp_conv = GroupedConvolution(config)
@@ -185,7 +178,7 @@ class DFlashDrafter(TapsDrafter):
         width = config.hidden_size
         self._scale = self._ends.embed_scale * config.input_embedding_scale
         self.hidden_norm = nn.RMSNorm(width, eps=config.rms_norm_eps)
-        self.layers = [DFlashLayer(config, kind) for kind in config.layer_types]
+        self.layers = [DFlashLayer(config, window) for window in config.windows]
         if config.markov_rank:
             self.markov_head = MarkovHead(config)
         if config.selector_rank:

@@ -22,7 +22,7 @@ from mlx_lm.models.llama import Attention, TransformerBlock
 from tokalign.runtime.mlx.cached_drafter import CachedDrafter
 from tokalign.runtime.mlx.published_drafter import TapsDrafter, Weights, from_folder
 from tokalign.runtime.rounds import Array
-from tokalign.tables.drafter_config import SLIDING, refuse
+from tokalign.tables.drafter_config import refuse
 from tokalign.tables.eagle3_config import Eagle3Config
 
 
@@ -76,9 +76,8 @@ class Eagle3Drafter(TapsDrafter, CachedDrafter):
     def read(self, ids: Array, states: Array, cache: Sequence[Any], mask: Any) -> Array:
         embedded = self.embedded(ids).astype(states.dtype)
         inputs: tuple[Array, ...] = (states[None], embedded[None])
-        window = self.config.sliding_window
-        for layer, kind, of_layer in zip(self.layers, self.config.layer_types, cache, strict=True):
-            seen = _in_window(mask, len(ids), of_layer, window) if kind == SLIDING else mask
+        for layer, window, of_layer in zip(self.layers, self.config.windows, cache, strict=True):
+            seen = _in_window(mask, len(ids), of_layer, window) if window else mask
             inputs = (layer(*inputs, seen, of_layer),)
         return self.output(inputs[0][0])
 
