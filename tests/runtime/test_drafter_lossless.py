@@ -91,6 +91,20 @@ def test_the_output_is_plain_decoding_s(sampling: str, how: str) -> None:
         assert all(one.tree for one in rounds[1:-1])
 
 
+def test_a_logits_processor_is_told_no_guess() -> None:
+    """It may keep a state, and is told what it would be told without a drafter."""
+    told: list[list[int]] = []
+
+    def note(history: mx.array, logits: mx.array) -> mx.array:
+        told.append([*history.tolist()])
+        return penalize_last(history, logits)
+
+    chosen, session = Sampling(temperature=0.8, seed=6, processors=(note,)), opened()
+    emitted, rounds = rounds_of(beam_drafter(session, chosen), session, chosen)
+    assert told == [[*PROMPT, *emitted[:count]] for count in range(len(emitted))]
+    assert any(one.accepted for one in rounds)
+
+
 @pytest.mark.parametrize("sampling", ["greedy", "sampled"])
 def test_its_answer_joins_the_one_tree(sampling: str) -> None:
     chosen, session = SAMPLINGS[sampling], opened()

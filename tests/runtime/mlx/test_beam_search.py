@@ -142,27 +142,21 @@ class Waits:
 SAMPLED = Sampling(temperature=0.7, top_p=0.9, seed=4)
 
 
-@pytest.mark.parametrize(
-    ("sampling", "draws"), [(Sampling(), False), (SAMPLED, False), (SAMPLED, True)]
-)
+@pytest.mark.parametrize("sampling", [Sampling(), SAMPLED])
 def test_drafting_waits_once_at_its_end(
-    sampling: Sampling, draws: bool, monkeypatch: pytest.MonkeyPatch
+    sampling: Sampling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = TargetModelSession(random_model(), watch=state_rows)
     session = RecurrentSession(random_drafter(random_model()), target)
     ids = [TargetId(i) for i in (5, 17, 3, 8)]
     target.logits(ids[:3])
     waits = Waits(monkeypatch)
-    if draws:
-        assert len(session.draw(ids, 4, sampler=sampling) or ()) == 4
-        assert waits.seen == ["eval", "tolist"]
-    else:
-        sampler = sampling.draft_sampler(VOCABULARY)
-        told: list[Sequence[TargetId]] = []
-        shape, meanwhile = BeamShape(4, 5), told.append
-        found = session.search(ids, shape, count=8, sampler=sampler, meanwhile=meanwhile)
-        assert found is not None
-        assert told == [ids]
-        # The arrays are there by the time they are converted.
-        assert waits.seen == ["eval", "tolist", "tolist", "tolist"]
-        assert session.passes == 5
+    sampler = sampling.draft_sampler(VOCABULARY)
+    told: list[Sequence[TargetId]] = []
+    shape, meanwhile = BeamShape(4, 5), told.append
+    found = session.search(ids, shape, count=8, sampler=sampler, meanwhile=meanwhile)
+    assert found is not None
+    assert told == [ids]
+    # The arrays are there by the time they are converted.
+    assert waits.seen == ["eval", "tolist", "tolist", "tolist"]
+    assert session.passes == 5

@@ -12,7 +12,6 @@ from tokalign.runtime.mlx.dflash_session import DFlashSession, Guess
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.options import DEFAULT_ALTERNATIVES
 from tokalign.runtime.rounds import Context, Proposal
-from tokalign.runtime.translation.base import chain_with_leaves
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -23,8 +22,8 @@ _LISTED = 8
 class BeamDrafter(ModelDrafter):
     """A drafter that extends beams as a drafter of one request, alone or as the model of a hybrid.
 
-    session: of the drafter. sampler: how the target's choices are predicted or drawn; None if it
-    decodes greedily. shape: its length is that of a search where the caller does not choose.
+    session: of the drafter. sampler: how the target's choices are predicted; None if it decodes
+    greedily. shape: its length is that of a search where the caller does not choose.
     rows: how many ids to propose, whatever they cost. branches: whether a proposal may be a tree.
     """
 
@@ -52,12 +51,6 @@ class BeamDrafter(ModelDrafter):
 
     def find(self, context: Context, steps: int) -> Proposal:
         """See `ModelDrafter`. Nothing is found before the target's first pass."""
-        if self._sampler is not None and self._sampler.needs_history:
-            drawn = self._session.draw(
-                context.ids, steps, sampler=self._sampler, meanwhile=self.meanwhile
-            )
-            learned = self._acceptance.probabilities
-            return Proposal(tree=chain_with_leaves(drawn or (), learned, source=SOURCE))
         shape = BeamShape(self._width, steps)
         beams = self._session.search(
             context.ids, shape, count=self._listed, sampler=self._sampler, meanwhile=self.meanwhile
@@ -87,8 +80,7 @@ class BlockDrafter(ModelDrafter):
         self, session: DFlashSession, length: int | None = None, *, sampler: Sampling | None = None
     ) -> None:
         super().__init__(session, min(session.most, length or session.most), 0)
-        predicts = sampler is not None and not sampler.needs_history
-        self._session, self._sampler = session, sampler if predicts else None
+        self._session, self._sampler = session, sampler
         self._block = Guess([], [])
 
     def find(self, context: Context, steps: int) -> Proposal:

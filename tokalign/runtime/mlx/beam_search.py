@@ -9,7 +9,6 @@ together they are a tree in which every shared prefix exists once, where the pub
 candidates afterwards (`dedup_prefix`). More continuations are listed than are worth verifying,
 which costs nothing on top of a step; the expected gain decides which of them become rows.
 Where the target samples, the search predicts its choices, because the drafter shares its noise.
-With logits processors, which need the history of every row, a chain is drawn instead.
 Source: ReDrafter (Cheng et al., 2024), section 3.2.
 """
 
@@ -18,7 +17,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from math import exp, isfinite
-from typing import NamedTuple, TypeAlias, cast
+from typing import NamedTuple, TypeAlias
 
 import mlx.core as mx
 
@@ -143,11 +142,6 @@ class BeamSession(ABC):
     def step(self, state: State, ids: Array) -> tuple[State, Array]:
         """See `Step`."""
 
-    def _begin_text(self, ids: Sequence[TargetId]) -> tuple[State, Array] | None:
-        if self.head is not None:
-            self.head.follow(ids)
-        return self.begin(ids)
-
     def search(
         self,
         ids: Sequence[TargetId],
@@ -163,7 +157,9 @@ class BeamSession(ABC):
         sampler: predicts the choices of a target that samples (`Sampling.expect`); without one,
         probabilities are the drafter's own. meanwhile: is done before the host waits.
         """
-        if (begun := self._begin_text(ids)) is None:
+        if self.head is not None:
+            self.head.follow(ids)
+        if (begun := self.begin(ids)) is None:
             return None
 
         def expect(logits: Array, step: int) -> Array:
@@ -175,29 +171,6 @@ class BeamSession(ABC):
         self.passes += shape.length
         wait(ids, meanwhile, *found)
         return Beams(*(array.tolist() for array in found))
-
-    def draw(
-        self,
-        ids: Sequence[TargetId],
-        steps: int,
-        *,
-        sampler: Sampling,
-        meanwhile: Meanwhile = nothing,
-    ) -> list[TargetId] | None:
-        """Draw a chain of `steps` (at least 1) ids that follow `ids`, with one step each."""
-        if (begun := self._begin_text(ids)) is None:
-            return None
-        state, logits = begun
-
-        def advance(token: Array) -> tuple[Array, int]:
-            nonlocal state
-            state, logits = self.step(state, token)
-            return logits.astype(mx.float32), 1
-
-        self.passes += steps
-        drawn = sampler.draw_chain(logits.astype(mx.float32), advance, steps, after=ids)
-        wait(ids, meanwhile, drawn)
-        return cast("list[TargetId]", drawn.tolist())
 
 
 DEFAULT_SHAPE = BeamShape(width=4, length=4)

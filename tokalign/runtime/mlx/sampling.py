@@ -126,21 +126,21 @@ class Sampling(Chooser):
     def draw_chain(
         self,
         logits: Array,
-        advance: Callable[[Array], tuple[Array, Array | int]],
+        advance: Callable[[Array], tuple[Array, Array]],
         steps: int,
         *,
         after: Sequence[TargetId],
-        reach: int | None = None,
+        reach: int,
     ) -> Array:
         """Draw `steps` (1 or more) ids after `after`, i[steps], all of it on the device; lazy.
 
         logits: of the first, f[1, vocabulary]. advance: gives those after one more id i[1], and how
-        many positions later they are. reach: how many positions there are, `steps` if not given; a
-        choice beyond them has the noise of the last one.
+        many positions later they are. reach: how many positions there are; a choice beyond them has
+        the noise of the last one.
         """
         history: Array = mx.array(list(after) if self.needs_history else [], dtype=mx.uint32)
         drawn: list[Array] = []
-        first, last = len(after), len(after) + (reach or steps) - 1
+        first, last = len(after), len(after) + reach - 1
         position = mx.array([first])
         if self.temperature:
             noise = self._noise.rows(range(first, last + 1), logits.shape[1])
@@ -179,7 +179,8 @@ class Sampling(Chooser):
         """Log-probabilities f[rows, vocabulary] that the target, with its noise, chooses each id.
 
         positions: as for `choose`. columns: the id whose noise each column has, if that is not its
-        number, and how many ids there are. Only without logits processors.
+        number, and how many ids there are. Logits processors are left out, as each row would need
+        its own history.
         The target's logits are taken to be the draft's log-probabilities and Gumbel noise at the
         temperature 1. So the expectation is the softmax of log q + T g, and at T = 0 it is q.
         """
@@ -327,8 +328,10 @@ def logprobs_of(
 
 def expected(sampler: Sampling | None, logits: Array, positions: Sequence[int]) -> Array:
     """Log-probabilities f[rows, vocabulary] that the target chooses each id by a drafter's logits
-    (`Sampling.expect`); without a sampler, the drafter's own."""
-    return logprobs_of(logits, ()) if sampler is None else sampler.expect(logits, positions)
+    (`Sampling.expect`); where it chooses greedily, the drafter's own."""
+    if sampler is None or sampler.temperature == 0:
+        return logprobs_of(logits, ())
+    return sampler.expect(logits, positions)
 
 
 def processed(

@@ -54,7 +54,6 @@ def chain_with_leaves(
     *,
     stated: Sequence[float] = (),
     leaves: Sequence[tuple[TargetId, float]] = (),
-    source: str = SOURCE,
 ) -> TokenTree[TargetId]:
     """A drafted chain, and other ids in the place of its first one. stated: probabilities of the
     leading ids. leaves: each with its probability."""
@@ -65,7 +64,7 @@ def chain_with_leaves(
     return TokenTree(
         (*ids, *[token for token, _ in leaves]),
         (*range(-1, length - 1), *[-1] * len(leaves)),
-        (source,) * count,
+        (SOURCE,) * count,
         (*stated, *learned(length)[len(stated) :], *[probability for _, probability in leaves]),
     )
 
