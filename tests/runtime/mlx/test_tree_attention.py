@@ -16,7 +16,7 @@ from zoo import make_model
 from tokalign.runtime.drafting import NoDrafter
 from tokalign.runtime.loop import Limits
 from tokalign.runtime.mlx.session import TargetModelSession
-from tokalign.runtime.mlx.tree_attention import TreeModel, lay_out, tree_masks
+from tokalign.runtime.mlx.tree_attention import TreeModel, keep_rows, lay_out, tree_masks
 from tokalign.runtime.options import CacheOptions
 from tokalign.runtime.rounds import Context, Proposal
 from tokalign.tables.token_tree import TokenTree
@@ -38,6 +38,20 @@ def test_the_masks_of_a_long_context_make_no_object_of_each_position() -> None:
     tracemalloc.stop()
     assert positions == [200_000, 200_001, 200_002, 200_001]
     assert most < 30 * 200_000
+
+
+def test_rows_are_moved_without_copying_the_cache() -> None:
+    cache = KVCache()
+    cache.update_and_fetch(*mx.random.normal((2, 1, 2, 4100, 32)))
+    expected = np.array(cache.keys)
+    expected[..., 4001:4003, :] = expected[..., [4002, 4005], :]
+    mx.eval(cache.state)
+    held = mx.get_active_memory()
+    mx.reset_peak_memory()
+    keep_rows([cache], 4000, [0, 2, 5])
+    mx.eval(cache.state)
+    assert mx.get_peak_memory() - held < cache.nbytes / 4
+    np.testing.assert_array_equal(np.array(cache.keys), expected)
 
 
 def test_rows_of_a_tree_are_right_in_the_pass_that_quantizes_the_cache() -> None:

@@ -18,12 +18,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache as cache_calls
+from functools import partial
 from inspect import signature
 from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
+from mlx.utils import tree_map
 from mlx_lm.models.cache import KVCache, QuantizedKVCache, make_prompt_cache
 from numpy.typing import NDArray
 
@@ -119,26 +121,24 @@ def keep_rows(cache: Sequence[Any], begin: int, path: Sequence[int]) -> None:
     """Move cached rows to where a chain would have put them; their rotary positions stay right.
 
     begin: the position of the tree's first row. path: indices of the rows in the tree, ascending.
+    All are read before one is written: mlx copies a whole array to write into it if a read of it is
+    still to be computed. After 32,000 ids such a round took a third longer.
     """
     stay = next((n for n, index in enumerate(path) if n != index), len(path))
     moving = mx.array(list(path[stay:]), dtype=mx.int32)
     on_device = cache_calls(lambda position: (moving + position, mx.array([position + stay])))
+    found = []
     for layer in leaves_of(cache) if moving.size else ():
         if layer.keys is not None:  # else it reads the keys of another layer
             rows, target = on_device(begin - getattr(layer, "start", 0))
-            layer.keys = _moved(layer.keys, rows, target)
-            layer.values = _moved(layer.values, rows, target)
-
-
-def _moved(part: Any, rows: Array, target: Array) -> Any:
-    """f[1, heads, positions, dimension] with rows i[n] copied to where `target` i[1] begins.
-
-    Of a quantized cache, all its parts. An update at a position on the device takes half the host
-    time of indexing and assigning.
-    """
-    if isinstance(part, (tuple, list)):
-        return type(part)([_moved(inner, rows, target) for inner in part])
-    return mx.slice_update(part, mx.take(part, rows, axis=2), target, (2,))
+            take = partial(mx.take, indices=rows, axis=2)
+            found.append((layer, target, *tree_map(take, (layer.keys, layer.values))))
+    mx.eval([read for _, _, *read in found])
+    for layer, target, keys, values in found:
+        # An update at a position on the device takes half the host time of indexing and assigning.
+        write = partial(mx.slice_update, start_indices=target, axes=(2,))
+        layer.keys = tree_map(write, layer.keys, keys)
+        layer.values = tree_map(write, layer.values, values)
 
 
 def with_row_positions(model: Any, positions: RowPositions) -> Any:
