@@ -93,12 +93,26 @@ def test_the_oldest_turns_are_left_out_and_the_last_one_stays() -> None:
     for number in range(5):
         (dialogue.answer if number % 2 else dialogue.ask)(str(number))
     assert dialogue.read == dialogue.messages
-    assert (dialogue.leave_out(), dialogue.leave_out(), dialogue.leave_out()) == (True, True, False)
-    assert [message["content"] for message in dialogue.read] == ["S", "4"]
+    for fits, read in ((4, ["S", "2", "3", "4"]), (3, ["S", "4"]), (0, ["S", "4"])):
+        dialogue.leave_out(lambda fits=fits: len(dialogue.read) <= fits)  # type: ignore[misc]
+        assert [message["content"] for message in dialogue.read] == read
     assert len(dialogue.messages) == 6
     dialogue.clear()
     dialogue.ask("5")
     assert [message["content"] for message in dialogue.read] == ["S", "5"]
+
+
+def test_a_long_conversation_is_shortened_in_a_few_attempts() -> None:
+    """Each of them encodes it; one for each question took 99 seconds of 1,001 messages."""
+    dialogue, attempts = Dialogue(turns=[{"role": "user", "content": ""}] * 1001), list[int]()
+
+    def fits() -> bool:
+        attempts.append(len(dialogue.read))
+        return len(dialogue.read) <= 40
+
+    dialogue.leave_out(fits)
+    assert len(dialogue.read) == 39
+    assert len(attempts) < 11
 
 
 @given(st.none() | texts, st.lists(texts, max_size=5))

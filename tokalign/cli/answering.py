@@ -95,11 +95,15 @@ class ChatModel:
         rest takes half of the context then, so the next turns can use the caches again."""
         room = self._target.context_length
         answer = min(self.settings.max_tokens or room, room // _ANSWER_SHARE)
-        prompt = self._options.prompt(self._decoder, dialogue.read)
-        if len(prompt.target) + answer > room:
-            while len(prompt.target) > room // 2 and dialogue.leave_out():
-                prompt = self._options.prompt(self._decoder, dialogue.read)
-        return prompt
+
+        def prompt() -> Prompt:
+            return self._options.prompt(self._decoder, dialogue.read)
+
+        whole = prompt()
+        if len(whole.target) + answer <= room:
+            return whole
+        dialogue.leave_out(lambda: len(prompt().target) <= room // 2)
+        return prompt()
 
     def _begin(self, prompt: Prompt, retries: int) -> Generation:
         from tokalign.runtime.generate import Generation

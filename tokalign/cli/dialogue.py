@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict
 
@@ -157,12 +158,17 @@ class Dialogue:
         """What the model reads of it: the system message and the latest turns."""
         return [*self._opening, *self.turns[self.left_out :]]
 
-    def leave_out(self) -> bool:
-        """Leave out the oldest question and its answer. Returns: False if only the last is left."""
-        if len(self.turns) - self.left_out < 3:
-            return False
-        self.left_out += 2
-        return True
+    def leave_out(self, fits: Callable[[], bool]) -> None:
+        """Leave out as few more of the oldest questions, with their answers, as it takes until what
+        is read `fits`; all but the last if nothing does. It is asked about a few numbers of them,
+        since a long conversation takes long to encode."""
+        before, most = self.left_out, (len(self.turns) - self.left_out - 1) // 2
+
+        def fits_without(questions: int) -> bool:
+            self.left_out = before + 2 * questions
+            return fits()
+
+        self.left_out = before + 2 * bisect_left(range(most), True, key=fits_without)
 
     @property
     def awaits_answer(self) -> bool:
