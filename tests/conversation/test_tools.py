@@ -386,6 +386,7 @@ SEVERAL = {
         '[{"name": "f", "parameters": {"x": 1}}, {"name": "g", "arguments": ""}]',
         '{"type": "function", "function": {"name": "f", "arguments": {"x": 1}}}'
         '{"type": "function", "function": "g"}',
+        '[{"tool_call_id": "0", "tool_name": "f", "parameters": {"x": 1}}, {"g": {}}]',
     ],
     "glm47": ["f\n<arg_key>x</arg_key>\n<arg_value>1</arg_value>\n</tool_call>\n<tool_call>g"],
     "longcat": ['{"name": "f", "arguments": {"x": 1}}</longcat_tool_call><longcat_tool_call>g'],

@@ -13,7 +13,10 @@ from tokalign.runtime.grammar import Grammar
 from tokalign.tokenizer.vocabulary import TargetId, Vocabulary
 
 MESSAGE_ENDS = ("<|end|>", "<|return|>", "<|call|>", "<|eom|>", "<|eot|>")
-_THOUGHTS = (("[THINK]", "[/THINK]"), ("<seed:think>", "</seed:think>"))
+_THOUGHTS = (
+    *(("[THINK]", "[/THINK]"), ("<seed:think>", "</seed:think>")),
+    *(("<|START_THINKING|>", "<|END_THINKING|>"), ("<|inner_prefix|>", "<|inner_suffix|>")),
+)
 """Marks around thoughts that mlx-lm does not look for."""
 
 _HEADER_MARKS = ("<|start|>", "<|channel|>", "<|message|>", "<|constrain|>", *MESSAGE_ENDS)

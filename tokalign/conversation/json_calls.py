@@ -59,17 +59,19 @@ _BETWEEN = re.compile(r"[\s;,]*")
 
 
 def json_calls(
-    source: Incoming, end: str, _tools: Tools = (), *, named: Collection[str] | None = None
+    source: Incoming, end: str, tools: Tools = (), *, named: Collection[str] | None = None
 ) -> Calls:
-    """`{"name": ..., "arguments": {...}}`, one or several, or a list of them. Some models write
-    `;` or `,` between two. named: the names that make a call of what may as well be another object;
-    None for any name."""
+    """`{"name": ..., "arguments": {...}}`, or `{NAME: {...}}` with the name of a tool; one
+    or several, or a list of them. Some models write `;` or `,` between two. named: the names that
+    make a call of what may as well be another object; None for any name."""
     is_list = (yield from source.following()) == "["
     if is_list:
         yield from source.expect("[")
     following = "{"
     while following == "{":
-        yield from _json_call(source, end, named)
+        yield from _json_call(
+            source, end, named, tools=[tool["function"]["name"] for tool in tools]
+        )
         source.keep()  # what follows may be another object, which is text, and not this one's brace
         if is_list and (yield from source.mark(",", "]")) == "]":
             break
@@ -88,7 +90,12 @@ def close_calls(source: Incoming, end: str) -> Calls:
 
 
 def _json_call(
-    source: Incoming, end: str, named: Collection[str] | None = None, *, inner: bool = False
+    source: Incoming,
+    end: str,
+    named: Collection[str] | None = None,
+    *,
+    tools: Collection[str] = (),
+    inner: bool = False,
 ) -> Calls:
     name, arguments, begun = "", "", False
     yield from source.mark("{")
@@ -109,9 +116,12 @@ def _json_call(
         elif key == "function" and not (name or inner) and (yield from source.peek()) == "{":
             yield from _json_call(source, "", named, inner=True)  # as OpenAI's API has calls
             name, begun = key, True
+        elif key in tools and not name and (yield from source.peek()) == "{":
+            yield from json_arguments(source, Named(key))
+            name, begun = key, True
         else:
             text = (yield from collected(json_value(source)))[0]
-            if key == "name" or (key == "function" and not name):
+            if key == "name" or (key in ("function", "tool_name") and not name):
                 name = json.loads(text)
                 if not isinstance(name, str) or not name.strip():
                     raise UnreadableError

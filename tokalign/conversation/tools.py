@@ -123,6 +123,8 @@ _OTHERS = (
     ToolFormat("json_tools", "<|tool_call|>", "<|/tool_call|>"),  # Granite 3, Phi-4-mini
     ToolFormat("json_tools", "<TOOLCALL>", "</TOOLCALL>"),  # Nemotron Nano 2
     ToolFormat("json_tools", "<tool_calls>", "</tool_calls>"),  # Hunyuan, Jamba
+    ToolFormat("json_tools", "<|START_ACTION|>", "<|END_ACTION|>"),  # Command R7B, Command A
+    ToolFormat("json_tools", "<|tools_prefix|>", "<|tools_suffix|>"),  # Apertus
     ToolFormat("json_tools", "<tool_call>", "</tool_call>"),  # a template that writes no calls
     ToolFormat("pythonic", "<function_calls>", "</function_calls>"),  # Olmo 3
 )
