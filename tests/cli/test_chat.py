@@ -256,7 +256,8 @@ def test_a_loaded_message_without_an_answer_gets_one(target: str, tmp_path: Path
 
 def test_a_retry_that_fails_loses_nothing(target: str, tmp_path: Path) -> None:
     file = tmp_path / "rozmowa.json"
-    too_long = "/system " + "Zażółć gęślą jaźń. " * 3000
+    (tmp_path / "system.txt").write_text("Zażółć gęślą jaźń. " * 3000, "utf-8")
+    too_long = f"/system @{tmp_path / 'system.txt'}"
     result = talk(target, "Kto to?", too_long, "/retry", "/system", f"/save {file}")
     assert result.err.count("context holds") == 1
     assert [one["role"] for one in json.loads(file.read_text("utf-8"))] == ["user", "assistant"]
@@ -333,6 +334,7 @@ def test_settings_change_the_next_answer_and_a_wrong_one_changes_nothing(target:
     assert shown["temperature"] == "1.0"
     assert (shown["seed"], shown["max_tokens"], shown["top_p"]) == ("5", "6", "0.9")
     assert result.err.count("max_tokens  6\n") == 1, "what was changed is said"
+    assert "\nmax_tokens  10\n" in talk(target, "/set max_tokens").err
 
 
 @pytest.mark.parametrize(

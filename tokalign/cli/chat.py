@@ -22,6 +22,7 @@ from tokalign.cli.output import (
     of_the_system,
     read_text_file,
     safe_json,
+    text_or_file,
     to_stderr,
     visible,
     write,
@@ -157,7 +158,7 @@ class ChatSession:
     def _carry_out(self, entry: ChatCommand) -> None:
         match entry.name:
             case "system":
-                self._dialogue.system = entry.argument or None
+                self._dialogue.system = text_or_file(entry.argument, "the file") or None
                 note("system message " + ("set" if entry.argument else "removed"))
             case "clear":
                 self._dialogue.clear()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tokalign.runtime.mlx.sampling import Sampling
 
 COMMANDS = {
-    "system": ("TEXT", "set the system message; without a text, remove it"),
+    "system": ("TEXT", "set the system message, @FILE to that of a file; alone, remove it"),
     "clear": ("", "forget the conversation, except for the system message"),
     "retry": ("", "answer the last message again"),
     "edit": ("[TEXT]", "change the last message and have it answered anew; alone, open it"),
@@ -29,7 +29,7 @@ COMMANDS = {
     "model": ("[NAME]", "go on with another model; alone, name this one"),
     "save": ("FILE", "write the conversation as JSON"),
     "load": ("FILE", "go on with a conversation that was saved"),
-    "set": ("NAME VALUE", "change a setting, such as temperature 0.7; alone, show them all"),
+    "set": ("NAME VALUE", "change a setting, such as temperature 0.7; without a value, show it"),
     "who": ("", "colours on or off: who guessed which token"),
     "stats": ("", "figures of the last answer"),
     "help": ("", "this list"),
@@ -244,10 +244,13 @@ class AnswerSettings:
     markdown: bool
 
     def changed(self, typed: str) -> AnswerSettings:
-        """The settings after "temperature 0.7" or "temperature=0.7". Raises: UsageError."""
+        """The settings after "temperature 0.7" or "temperature=0.7"; "temperature" changes none.
+        Raises: UsageError."""
         name, text = _parted(typed)
         if name not in _TYPES:
             raise UsageError(f"there is no setting {name!r}; there are {', '.join(_TYPES)}")
+        if not text:
+            return self
         try:
             value = _TYPES[name].convert(text, None, None)
             if name in _SAMPLED:
@@ -258,7 +261,7 @@ class AnswerSettings:
         return replace(self, **changed)
 
     def shown(self, typed: str = "") -> str:
-        """All values, or the one that `typed` has just changed."""
+        """All values, or the one that `typed` names."""
         values: dict[str, object] = {str(name): getattr(self.sampling, name) for name in _SAMPLED}
         values["max_tokens"] = "no limit" if self.max_tokens is None else self.max_tokens
         values["markdown"] = "on" if self.markdown else "off"
