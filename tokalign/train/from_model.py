@@ -1,9 +1,9 @@
 """A target writes a corpus: what `--from-model` of `tokalign train` and `tokalign build` reads.
 
 The corpus has answers to prompts, or continuations of other text, as lines of a file that is read
-like any corpus. They are written in parts of `TEXTS`, each a file until all are there. A part
-depends on its number alone, so a killed run goes on after its last part and ends with the same
-bytes.
+like any corpus. They are written in parts of at most `TEXTS`, each a file until all are there. A
+part depends on those before it alone, so a killed run goes on after its last part and ends with the
+same bytes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tokalign.train.labels import shuffled
 from tokalign.train.options import Writing
 
 TEXTS, AT_ONCE = 128, 32
-"""Texts of a part, and how many are written at once."""
+"""Most texts of a part, and how many are written at once, which is the fewest of a part."""
 
 LENGTH = 256
 """Ids of a text, after its opening, if it does not end by itself."""
@@ -81,7 +81,9 @@ def write_texts(
             while tokens < options.tokens:
                 part = folder / f"{digest}-{len(parts)}.jsonl"
                 if is_new := not part.exists():
-                    texts = _write(target, openings, options, len(parts), advance)
+                    missing = -(-(options.tokens - tokens) // LENGTH)
+                    count = min(TEXTS, max(AT_ONCE, missing))
+                    texts = _write(target, openings, options, len(parts), count, advance)
                     lines = [_record(text=text, tokens=count) for text, count in texts]
                     write_file(part, b"".join(lines), parents=True)
                 parts.append(part.read_bytes())
@@ -104,18 +106,20 @@ def _write(
     openings: Sequence[list[TargetId]],
     options: Writing,
     part: int,
+    size: int,
     advance: Progress,
 ) -> list[tuple[str, int]]:
     """The texts of a part, each with a seed of its own, and how many tokens the target wrote.
 
-    advance: called with how many tokens are new. Raises: CorpusError if they are too few.
+    size: how many texts. advance: called with how many tokens are new. Raises: CorpusError if they
+        are too few.
     """
-    numbers = range(part * TEXTS, (part + 1) * TEXTS)
+    numbers = range(part * TEXTS, part * TEXTS + size)
     some = [
         openings[shuffled(len(openings), options.seed, epoch)[index]]
         for epoch, index in (divmod(number, len(openings)) for number in numbers)
     ]
-    seeds = np.random.default_rng((options.seed, part)).integers(1 << 32, size=TEXTS)
+    seeds = np.random.default_rng((options.seed, part)).integers(1 << 32, size=size)
     decoder, contexts = Decoder(target=target, drafting=Drafting()), list[Context]()
 
     def begin() -> Iterator[Generation]:
@@ -130,9 +134,9 @@ def _write(
         advance(sum(len(pieces) for _, pieces in results))
     written = [[id_ for id_ in one.emitted if id_ not in target.stop_ids] for one in contexts]
     count = sum(map(len, written))
-    if count < TEXTS * _FEWEST_TOKENS:
+    if count < size * _FEWEST_TOKENS:
         raise CorpusError(
-            f"{TEXTS} texts of the target had {count} tokens in all, so it has nothing to say "
+            f"{size} texts of the target had {count} tokens in all, so it has nothing to say "
             "after these lines; give others, with --prompts if they are prompts"
         )
     # An answer is a text by itself; what is continued is a part of it, without BOS.
