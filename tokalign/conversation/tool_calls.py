@@ -251,7 +251,7 @@ def _gemma(quote: str, source: Incoming, end: str, _tools: Tools) -> Calls:
     following = "c"
     while following in ("c", ":"):
         yield from source.expect("call:", ":")
-        name = yield from source.take(NAME)
+        name = (yield from source.take(NAME)).removeprefix("call:")
         if not name or (yield from source.peek()) != "{":
             raise CutOffError if source.is_done else UnreadableError
         yield Named(name)

@@ -110,7 +110,7 @@ class ToolFormat(NamedTuple):
     @property
     def opening(self) -> str:
         """The mark of a single call, which some models write without `begin` before it."""
-        return _INNER_MARKS[self.parser][0] if self.parser in _OPENED else ""
+        return _OPENINGS.get(self.parser, "")
 
 
 LLAMA = ToolFormat("llama3", "<|python_tag|>", "")
@@ -141,5 +141,8 @@ _INNER_MARKS: Mapping[str, tuple[str, ...]] = {
     "mistral": ("[ARGS]", "[CALL_ID]"),
     **{parser: (*tags.name, *tags.key, tags.value, tags.tail) for parser, tags in TAGS.items()},
 }
-_OPENED = {"deepseek_v3", "deepseek_v31", "kimi_k2", *TAGS}
-"""Formats whose first inner mark, if any, begins a call."""
+_OPENINGS: Mapping[str, str] = {
+    "gemma4": "call:",
+    **{name: _INNER_MARKS[name][0] for name in ("deepseek_v3", "deepseek_v31", "kimi_k2", *TAGS)},
+}
+"""What a call begins with in formats where a model may leave out the mark before it."""

@@ -32,6 +32,15 @@ _JSON_TYPES: Mapping[str, Any] = {
     "number": (int, float),
     "integer": (int, float),
 }
+_PYTHON_TYPES: Mapping[str, str] = {
+    "bool": "boolean",
+    "dict": "object",
+    "float": "number",
+    "int": "integer",
+    "list": "array",
+    "str": "string",
+}
+"""Names that tools give to types, too."""
 _LIMITS: Mapping[str, Callable[[float, float], bool]] = {
     "minimum": le,
     "maximum": ge,
@@ -253,8 +262,8 @@ def _plain(schema: Schema) -> Schema:
     if isinstance(schema.get("enum"), list) and schema["enum"]:
         return {"enum": schema["enum"]}
     kind = schema.get("type")
-    if isinstance(kind, str) and kind in _JSON_TYPES:
-        return schema
+    if isinstance(kind, str) and (name := _PYTHON_TYPES.get(kind, kind)) in _JSON_TYPES:
+        return {**schema, "type": name}
     for kind, hints in _HINTS.items():
         if any(hint in schema for hint in hints):
             return {**schema, "type": kind}
