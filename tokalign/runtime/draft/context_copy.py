@@ -3,10 +3,10 @@
 The longest suffix of the text that occurred before is looked up, and its latest occurrence is
 copied from. How far a copy is right depends on the length of the match, and just as much on whether
 the first occurrence went on alike. The token at depth i of a copy continues a match that is i
-tokens longer. `PRIORS` says how often that was right in a model's answers. As the context grows,
+tokens longer. `PRIORS` says how often that was right in a model's answers. As the output grows,
 every token is compared with what the match before it would have predicted, and `Trust` shifts these
 probabilities, apart for copies of the prompt and of the output. How far the prompt repeats itself
-says little of how far it is repeated, so that is kept apart too.
+says little of how far it is repeated, so nothing is learned of that.
 A long match is a `Passage`. Where the text leaves it, for example for another name, it is looked
 for where the two meet again, and copied on from there.
 """
@@ -62,9 +62,8 @@ _REACH, _LONGEST_GAP = 24, 16
 _MET = 2
 """Ids that have to agree before a difference is over."""
 
-_RESUMED, _READING = "resumed", "reading"
-"""Situations of trust: in passages, and in the prompt's copies of itself. Copies of prompt and
-output in the output have one each."""
+_RESUMED = "resumed"
+"""The situation of trust in passages. Copies of prompt and output in the output have one each."""
 
 
 class Passage(NamedTuple):
@@ -116,7 +115,7 @@ class ContextCopy:
             self._prompt = len(ids)
         for token in ids[self._seen :]:
             place, passage = self._reading
-            if place.length:
+            if place.length and len(automaton.ids) >= self._prompt:
                 self.learn(automaton.occurrence(place), token)
             if passage.run and (resumed := self.resumed(passage)) is not None:
                 guess = resumed[1], self._trust.of[_RESUMED], resumed[0] == token
@@ -221,8 +220,8 @@ class ContextCopy:
         return self._trust.calibrated(right, self._situation(end))
 
     def _situation(self, end: int) -> Hashable:
-        """What is learned by of copies from `end`."""
-        return _READING if len(self.automaton.ids) < self._prompt else end <= self._prompt
+        """What is learned by of copies from `end`: whether it is in the prompt."""
+        return end <= self._prompt
 
 
 _LEAD = 8
