@@ -441,6 +441,25 @@ class Guesses(ScriptedSource):
         return [(TargetId(0 if self._is_right() else 7), odds)]
 
 
+def test_what_reading_a_long_prompt_takes_the_sources_is_no_loss_of_drafting() -> None:
+    """They read 50,000 ids when they are first asked, for as long as twenty passes."""
+
+    def drafted(reading: float) -> list[bool]:
+        device, text = Device([1.0, 1.2, 1.3, 1.4], host=0.0), Random(3)
+        source = Guesses(lambda: text.random() < 0.5)
+
+        def read() -> None:
+            device.now += reading * (source.asked == 1)
+
+        source._on_asked = read
+        knowledge = Knowledge(costs=LearnedCosts(PassTimes([0.02, 0.03], weight=0)))
+        events = run(Controller(knowledge, TreeDrafter([source])), 100, device)
+        return [bool(event.tree) for event in events if isinstance(event, Round)]
+
+    assert drafted(20.0) == drafted(0.0)
+    assert sum(drafted(20.0)) > 40
+
+
 @pytest.mark.parametrize("jobs", [2, 4, 8])
 def test_passes_of_others_that_run_ahead_are_nobody_elses_time(jobs: int) -> None:
     """On one device, every other text can be drafted, and all others run ahead."""

@@ -87,6 +87,7 @@ class Controller(Drafter):
         self._timing = [*_FIRST_TIMING] if timed and not knowledge.rounds else []
         self._before, self._now = _WAIT, _WAIT  # the proposals of the latest two rounds
         self._begun = self._had_tree = False
+        self._opens = True  # whether the free sources had read nothing before this round
         self._rounds = -1  # of all requests, after the latest one of this
         self._until_asked, self._asking, self._asked_beside = 0, 0.0, False
         self._drafted: list[tuple[ModelDraft, TokenTree[TargetId]]] = []  # in this round
@@ -103,6 +104,7 @@ class Controller(Drafter):
         knowledge.doubts.count()
         self._before, self._drafted, self._asked_beside = self._now, [], False
         self._unread = 0
+        self._opens = not self._free.has_read
         self._now = self._plan(context, limit) if limit else _WAIT
         return self._now
 
@@ -348,11 +350,14 @@ class Controller(Drafter):
 
     def _drafting_time(self, round_: Round) -> float | None:
         """The time of drafting without that of reading, which is no loss of this draft. None if it
-        tells nothing: a first draft may compile, and has read for a time that is not known."""
+        tells nothing: a first draft may compile, and has read for a time that is not known, as the
+        free sources have when they were first asked."""
         drafts = [draft for draft, _ in self._drafted]
         is_first = not all(draft.model.has_drafted for draft in drafts)
         for draft in drafts:
             draft.model.has_drafted = True
+        if self._opens and self._free.has_read:
+            return None
         if self._unread and all(draft.model.known.drafts.is_calibrated for draft in drafts):
             expected = sum(draft.time for draft in drafts)
             if len(drafts) == 1:

@@ -93,6 +93,12 @@ class TreeDrafter(Drafter):
         """Whether it can ever propose anything by itself."""
         return bool(self.sources) or self._constraint is not None
 
+    @property
+    def has_read(self) -> bool:
+        """Whether the sources have read the text: all of a prompt at once, so later reading takes
+        little time."""
+        return self._at >= 0
+
     def propose(self, context: Context, limit: int) -> Proposal:
         most = min(limit, self.most)
         tree, _ = self.offer(context.ids, limit, self._costs.by_proposed(most))
