@@ -38,7 +38,7 @@ from lab.baselines import baseline, store_of
 from lab.baselines.trigram_lookup import TrigramLookupDrafter
 from lab.benchmarks.paired_lines import bounds, interval, table
 from lab.benchmarks.real_replay import TimedModel
-from lab.benchmarks.recorded_answers import KINDS, Answer, chosen_answers, seed_of
+from lab.benchmarks.recorded_answers import EVERY_KIND, KINDS, Answer, chosen_answers, seed_of
 from lab.project import DelayedClock, SimulatedClock, TimedVerifier
 from lab.round_costs import RoundCosts
 from tokalign.api.assemble import load_models
@@ -283,7 +283,7 @@ def show(
         found = {way.name: [decoded(answer, way, costs) for answer in answers] for way in asked}
         best = min(found, key=lambda name: sum(one.time for one in found[name]))
         others[best] = found[best]
-    kinds = [kind for kind in KINDS if any(answer.kind == kind for answer in answers)]
+    kinds = [kind for kind in EVERY_KIND if any(answer.kind == kind for answer in answers)]
     head = ["", "tokens per pass", "rows", OWN, *others, "free / best"]
     if HYBRID in own:
         head += ["tokens per pass", "rows", "draft passes", HYBRID, "hybrid / free"]
@@ -332,7 +332,7 @@ def _relative(times: NDArray[np.float64], own: Sequence[Decoded]) -> str:
 @click.option("--model", help="Its tokenizer; for dictionaries and packs.")
 @click.option("--numbers", default="5-12", show_default=True, help="Of the prompts of each kind.")
 @click.option("--temp", default=0.0, show_default=True)
-@click.option("--kind", "kinds", multiple=True, type=click.Choice(KINDS), default=KINDS)
+@click.option("--kind", "kinds", multiple=True, type=click.Choice(EVERY_KIND), default=KINDS)
 @click.option("--curve", "curves", multiple=True, default=CURVES)
 @click.option("--dictionary", "dictionaries", multiple=True, type=click.Path(path_type=Path))
 @click.option("--no-dictionary", is_flag=True, help="Copies and the target's own logits alone.")

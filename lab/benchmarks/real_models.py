@@ -2,6 +2,7 @@
 
     python -m lab.benchmarks.real_models TARGET DRAFT --results FILE.jsonl [--temp 0.7] [--limit N]
         [--held-out] [--only REGEX] [--kind KIND] [--dictionary FILE] [--seconds N] [--table]
+        [--also DRAFT]
 
 Forty prompts (`lab/prompts/real/`: 12 general, 12 code, 8 editing, 8 Polish) or 32 that nothing was
 fitted to (`--held-out`), 128 tokens of each answer, in float32. All conditions of a prompt are run
@@ -24,7 +25,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
@@ -36,7 +37,7 @@ import mlx.core as mx
 import numpy as np
 
 from lab.benchmarks.paired_lines import PLAIN, show
-from lab.benchmarks.real_prompts import KINDS, Asked, prompts
+from lab.benchmarks.real_prompts import EVERY_KIND, KINDS, Asked, prompts
 from lab.fingerprint import model_fingerprint
 from tokalign.api.assemble import assemble, keep_loaded, load_models
 from tokalign.cli.output import progress
@@ -59,12 +60,14 @@ _TURN = 4
 
 
 class Condition(NamedTuple):
-    """A way to decode. keeps: from prompt to prompt, the target's top-k logits."""
+    """A way to decode. keeps: from prompt to prompt, the target's top-k logits. other: the draft
+    model in place of the first one, by the name in the runner."""
 
     name: str
     options: DraftingOptions
     drafts: bool = False
     keeps: bool = False
+    other: str = ""
 
 
 def conditions(dictionaries: Sequence[Path]) -> list[Condition]:
@@ -133,13 +136,15 @@ class Running:
 
 @dataclass
 class Runner:
-    """Runs conditions with loaded models. results: the file; stores that are kept lie beside it."""
+    """Runs conditions with loaded models. results: the file; stores that are kept lie beside it.
+    others: more draft models."""
 
     target: LanguageModel[Any]
     draft: LanguageModel[Any]
     temp: float
     tokens: int
     results: Path
+    others: Mapping[str, LanguageModel[Any]] = field(default_factory=dict)
     _decoders: dict[str, Decoder] = field(default_factory=dict)
 
     def run(self, asked: Asked, *conditions: Condition) -> list[dict[str, Any]]:
@@ -168,8 +173,8 @@ class Runner:
 
     def decoder(self, condition: Condition) -> Decoder:
         """A decoder with its own estimates of costs, and without tables that merely lie about."""
-        draft = self.draft if condition.drafts else None
-        decoder = assemble(self.target, draft, condition.options)
+        draft = self.others.get(condition.other, self.draft)
+        decoder = assemble(self.target, draft if condition.drafts else None, condition.options)
         drafting = decoder.drafting
         if drafting.knowledge is not None:
             models, heads = decoder.drafting_models, decoder.heads
@@ -242,7 +247,7 @@ _OPTIONS = (
     click.option("--tokens", default=128, show_default=True),
     click.option("--limit", type=int, help="Only the first so many prompts."),
     click.option("--only", metavar="REGEX", default="", help="Only conditions whose names match."),
-    click.option("--kind", "kinds", multiple=True, type=click.Choice(KINDS), default=KINDS),
+    click.option("--kind", "kinds", multiple=True, type=click.Choice(EVERY_KIND), default=KINDS),
     click.option("--dictionary", "dictionaries", multiple=True, type=click.Path(path_type=Path)),
     click.option("--held-out", is_flag=True, help="Prompts that nothing was fitted to."),
     click.option("--table", "shown", is_flag=True, help="Run nothing; show what is in the file."),
@@ -252,6 +257,12 @@ _OPTIONS = (
 @click.command()
 @model_options
 @click.option("--seconds", default=inf, help="Stop before; the next call goes on.")
+@click.option(
+    "--also",
+    multiple=True,
+    type=click.Path(path_type=Path, exists=True),
+    help="One more draft model for hybrids, beside the same plain answers.",
+)
 def main(
     target: Path,
     draft: Path,
@@ -265,22 +276,33 @@ def main(
     held_out: bool,
     shown: bool,
     seconds: float,
+    also: Sequence[Path],
 ) -> None:
     """Measure what is not in the file yet, and show the table."""
-    about = {"models": [model_fingerprint(target), model_fingerprint(draft)], "tokens": tokens}
+    about = {"models": [*map(model_fingerprint, (target, draft, *also))], "tokens": tokens}
     lines = opened(results, about)
     if not shown:
-        chosen = [c for c in conditions(dictionaries) if re.search(only, c.name)]
+        every = conditions(dictionaries)
+        every += [
+            c._replace(name=c.name.replace("the draft", path.name), other=path.name)
+            for path in also
+            for c in every
+            if "the draft" in c.name
+        ]
+        chosen = [c for c in every if re.search(only, c.name)]
         done = {
             (one["kind"], one["number"], one["condition"]) for one in lines if one["temp"] == temp
         }
-        asked = [one for one in prompts(held_out=held_out)[:limit] if one.kind in kinds]
-        ours, theirs = load_models([str(target), str(draft)], dtype="float32")
-        machine = machine_of(ours.model, theirs.model)
-        if find_curve(machine) is None:
-            store_curve(measure_briefly(ours.model, theirs.model))
+        asked = prompts(held_out=held_out, kinds=kinds)[:limit]
+        ours, theirs, *others = load_models(
+            [str(path) for path in (target, draft, *also)], dtype="float32"
+        )
+        for one in (theirs, *others):
+            if find_curve(machine_of(ours.model, one.model)) is None:
+                store_curve(measure_briefly(ours.model, one.model))
         keep_loaded()
-        runner = Runner(ours, theirs, temp, tokens, results)
+        named = {path.name: one for path, one in zip(also, others, strict=True)}
+        runner = Runner(ours, theirs, temp, tokens, results, named)
         lines += run_left(runner, asked, chosen, done, seconds)
     show([line for line in lines if line["kind"] in kinds])
 

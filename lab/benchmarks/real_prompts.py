@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,6 +12,8 @@ PROMPTS = Path(__file__).resolve().parents[1] / "prompts"
 _REAL = "general", "code", "editing", "polish"
 _FREE = "general", "explaining", "code", "editing", "tests", "json", "summary"
 KINDS = *_FREE, "polish"
+EVERY_KIND = *KINDS, "unguessable"
+"""With poems, random words and foreign scripts, which are held out and only run when asked for."""
 _HELD_OUT = range(5, 9)
 """Numbers of prompts that no weight, prior or rule of the free sources was fitted to."""
 
@@ -24,23 +26,19 @@ class Asked(NamedTuple):
     text: str
 
 
-def prompts(*, held_out: bool = False) -> list[Asked]:
-    """The prompts in an order of which every beginning has the kinds in the same shares.
+def prompts(*, held_out: bool = False, kinds: Sequence[str] = KINDS) -> list[Asked]:
+    """The prompts of these kinds, in an order of which every beginning has them in equal shares.
 
-    held_out: of `lab/prompts/free`, numbers 5 to 8 of seven kinds, and as many Polish ones of
+    held_out: of `lab/prompts/free`, numbers 5 to 8 of each kind, and as many Polish ones of
     `lab/prompts/real`; else all of `lab/prompts/real`.
     """
     found = []
-    for kind, path in _files(held_out):
+    for kind in kinds if held_out else [kind for kind in _REAL if kind in kinds]:
+        folder = "real" if kind == "polish" or not held_out else "free"
+        path = PROMPTS / folder / f"{kind}.txt"
         texts = read_texts(path)
         numbers = _HELD_OUT if held_out else range(1, 1 + len(texts))
         for place, number in enumerate(numbers):
             text = texts[number - 1].replace("\\n", "\n")
             found.append(((place + 0.5) / len(numbers), Asked(kind, number, text)))
     return [asked for _, asked in sorted(found)]
-
-
-def _files(held_out: bool) -> Iterator[tuple[str, Path]]:
-    for kind in KINDS if held_out else _REAL:
-        folder = "free" if held_out and kind in _FREE else "real"
-        yield kind, PROMPTS / folder / f"{kind}.txt"

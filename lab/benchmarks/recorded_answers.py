@@ -32,6 +32,8 @@ from tokalign.tokenizer.vocabulary import TargetId
 PROMPTS = Path(__file__).resolve().parents[1] / "prompts" / "free"
 POLISH = "polish"
 KINDS = "general", "explaining", "code", "editing", "tests", "json", "summary", POLISH
+EVERY_KIND = *KINDS, "unguessable"
+"""With poems, random words and foreign scripts, which are in no mean of the others."""
 TOKENS = {"editing": 224}
 """Tokens of an answer by kind; of the others `_TOKENS`."""
 
@@ -102,7 +104,7 @@ def _read(path: Path) -> Iterator[Answer]:
 
 def seed_of(kind: str, number: int) -> int:
     """The seed of a prompt's noise."""
-    return 100 * KINDS.index(kind) + number
+    return 100 * EVERY_KIND.index(kind) + number
 
 
 def _sampler(kind: str, number: int, temp: float, first: int) -> Callable[[Any], Any]:
@@ -169,7 +171,7 @@ def _most_probable(row: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
 @click.argument("model")
 @click.argument("out", type=click.Path(path_type=Path))
 @click.option("--temp", default=0.0, show_default=True)
-@click.option("--kind", "kinds", multiple=True, type=click.Choice(KINDS), default=KINDS[:-1])
+@click.option("--kind", "kinds", multiple=True, type=click.Choice(EVERY_KIND), default=KINDS[:-1])
 @click.option("--numbers", default="1-12", show_default=True, help="Of the prompts of each kind.")
 def main(model: str, out: Path, temp: float, kinds: Sequence[str], numbers: str) -> None:
     """Record answers, in one file for the call."""
