@@ -368,8 +368,9 @@ def main(
     chosen = chosen_answers(answers, numbers, temp=temp, kinds=kinds)
     if session:
         chosen.sort(key=lambda answer: answer.number)
-    size = 1 + max(int(answer.likely.max()) for answer in chosen)
     tokenizer: Tokenizer[TargetId] | None = resolve_tokenizer(model).tokenizer if model else None
+    named = 1 + max(int(answer.likely.max()) for answer in chosen)
+    size = max(named, len(tokenizer.vocabulary) if tokenizer else 0)
     own = None if no_dictionary else tokenizer
     drafting, hybrid, draft = drafting_for(own, dictionaries), None, None
     if draft_name is not None:
