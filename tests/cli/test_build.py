@@ -174,6 +174,7 @@ def test_it_is_said_why_there_is_no_text_and_that_a_table_is_empty(
         (f"{ONLY} --language ../pl", 2, "--language"),
         (f"{ONLY} --language= CORPUS", 2, "it is empty"),
         ("--from-pack DICTIONARY", 3, "of kind dictionary; give a .pack.tok file"),
+        ("--from-pack PACK --from-pack PACK", 2, "two packs are of 'cs'"),
         (f"{ONLY} --language {'n' * 65}", 2, "--language"),
         (f"{ONLY} --language pl --target beilik CORPUS", 2, "did you mean bielik"),
         (f"{ONLY} --language pl --engine datatrove -", 1, "standard input cannot be read here"),
@@ -189,7 +190,7 @@ def test_bad_input_is_one_line_with_the_exit_code_of_its_kind(
     (tmp_path / "empty.txt").touch()
     [dictionary, *_] = shipped(TABLES).rglob("*.dictionary.tok")
     meant = {"EMPTY": tmp_path / "empty.txt", "CORPUS": corpus, "TARGET": target}
-    meant["DICTIONARY"] = dictionary
+    meant |= {"DICTIONARY": dictionary, "PACK": shipped(TABLES) / "cs.pack.tok"}
     words = [meant.get(word, word) for word in line.split()]
     run("build", "--target", target, *words, "--output", tmp_path / "o").is_refused(code, said)
     assert not (tmp_path / "o").exists()
@@ -220,6 +221,13 @@ def test_an_output_that_cannot_be_written_is_told_before_the_work(
     words = [meant.get(word, word) for word in line.split()]
     refused = run("build", *words, "--output", tmp_path / "file" / "tables")
     refused.is_refused(2, "cannot be written")
+
+
+def test_several_packs_are_compiled_at_once(tmp_path: Path, target: Path) -> None:
+    packs = [f"--from-pack={shipped(TABLES) / name}.pack.tok" for name in ("cs", "uk")]
+    options = ["--target", target, "--dictionary-bytes", "9000", "--output", tmp_path, "--json"]
+    built = run("build", *packs, *options).json["tables"]
+    assert [Path(table["path"]).name.partition(".")[0] for table in built] == ["cs", "uk"]
 
 
 def test_an_alignment_reads_no_file(

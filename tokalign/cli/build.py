@@ -44,7 +44,12 @@ _OPTIONS = (
     rare("--temp temperature", "The temperature of what TARGET writes.", POSITIVE, 0.7),
     rare("--seed", "The seed of what TARGET writes.", click.IntRange(0, MOST_SEED), 0),
     flag("--pack", "Count the FILEs for every tokenizer (docs/packs.md)."),
-    Option("--from-pack", "Make the dictionary from a .pack.tok file, without FILEs.", FILE),
+    Option(
+        "--from-pack packs",
+        "Make a dictionary from a .pack.tok file, without FILEs; repeatable.",
+        FILE,
+        multiple=True,
+    ),
     Option("--positions tokens", "How many tokens the model reads or writes.", AT_LEAST_1, 100_000),
     Option(
         "--dictionary-bytes max_bytes",
@@ -95,7 +100,7 @@ def command(
     alignment_only: bool,
     from_model: bool,
     pack: bool,
-    from_pack: Path | None,
+    packs: tuple[Path, ...],
     engine: str,
     trust_remote_code: bool,
     **values: Any,
@@ -112,7 +117,7 @@ def command(
     """
     if target is None and not pack:
         raise UsageError("tables are built for a tokenizer; give --target NAME (or --pack)")
-    if draft is None and not (dictionary_only or from_model or pack or from_pack):
+    if draft is None and not (dictionary_only or from_model or pack or packs):
         raise UsageError("an alignment needs a draft; give --draft NAME or --dictionary-only")
     writing, on_datatrove = take(Writing, values), engine == "datatrove"
     from tokalign.build.cluster import log_problem
@@ -127,7 +132,7 @@ def command(
         values["max_bytes"] = PACK_BYTES
     values = {name: value for name, value in values.items() if value is not None}
     options = take(BackoffOptions, values)
-    reads = not (alignment_only or from_pack)
+    reads = not (alignment_only or packs)
     counts_text = reads and not from_model  # else that of the prompts, which are not counted
     if reads:
         language = check_language(language, bundled=not files)
@@ -140,8 +145,8 @@ def command(
     )
     if pack:
         builders = plan.pack()
-    elif from_pack is not None:
-        builders = plan.compiled(from_pack)
+    elif packs:
+        builders = plan.compiled(packs)
     elif from_model:
         builders = plan.written(writing) if dictionary_only else plan.logits(writing.tokens)
     else:

@@ -98,16 +98,19 @@ class BuildPlan:
             )
         return builders
 
-    def compiled(self, pack: Path) -> Builders:
-        target, header = self._resolved.tokenizer, read_header(pack)
+    def compiled(self, packs: Sequence[Path]) -> Builders:
+        target, builders = self._resolved.tokenizer, Builders()
         note(self._resolved.description)
-        header.require_kind("pack")
-        path = self._folder / f"{header.language}.dictionary.tok"
-        return {
-            path: lambda _, stage: compile_pack(
+        for pack in packs:
+            header = read_header(pack)
+            header.require_kind("pack")
+            path = self._folder / f"{header.language}.dictionary.tok"
+            if path in builders:
+                raise UsageError(f"two packs are of {header.language!r}; give one of them")
+            builders[path] = lambda _, stage, pack=pack: compile_pack(
                 target, read_bundle(pack), self.options, stage=stage
             )
-        }
+        return builders
 
     def logits(self, positions: int) -> Builders:
         """The table of the target's top-k logits at about this many positions of a corpus."""
