@@ -28,10 +28,11 @@ from tokalign.tables.drafter_config import (
     StateShape,
     known_format,
     reading,
+    trained_for,
 )
 from tokalign.tables.drafter_formats import BLOCK_FORMATS, TARGETS, DrafterFormat
 from tokalign.tables.eagle3_config import Eagle3Config
-from tokalign.tables.finding import DRAFTER_CONFIG, read_drafter_config, read_drafter_json
+from tokalign.tables.finding import DRAFTER_CONFIG, read_drafter_json
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -174,10 +175,7 @@ def _facts(folder: Path, parts: Iterable[Read], name: str) -> _Facts:
     kind = known_format(config, name)
     if kind is DrafterFormat.MTP and not _holds_mtp(config):
         raise ValueError(f"its {DRAFTER_CONFIG} names no MTP layer")
-    ids = tokenizer = None
-    if kind is DrafterFormat.RECURRENT:
-        config = read_drafter_config(folder)
-        tokenizer = config["target"]["tokenizer"]
+    ids, tokenizer = None, trained_for(folder).get("tokenizer")
     reader: Any = _SHAPES.get(kind, StateShape)
     shape = reader.from_json(config)
     if isinstance(shape, DrafterShape) and shape.draft_vocab_size != shape.vocab_size:

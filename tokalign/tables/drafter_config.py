@@ -6,15 +6,18 @@ A key that may change what the network computes and is not known is refused.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Set
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
 from msgspec import Meta, convert
 
 from tokalign.errors import BundleError, IncompatibleError, TokalignError, in_one_line, shown
 from tokalign.names.model_shape import layer_sizes
+from tokalign.storage import parse_json
 from tokalign.tables.drafter_formats import DrafterFormat, drafter_format
+from tokalign.tables.finding import TRAINING_RECORD, read_drafter_config, read_drafter_json
 
 _OF_LIBRARIES = {
     *("architectures", "auto_map", "attention_dropout", "dtype", "has_no_defaults_at_init"),
@@ -163,6 +166,23 @@ def known_format(config: Mapping[str, Any], name: str) -> DrafterFormat:
     raise BundleError(
         f"{name} is no drafter of a known format{says}; give another one, or a draft model"
     )
+
+
+def format_of(folder: Path) -> DrafterFormat:
+    """The format of the drafter in a folder. Raises: MissingAssetError; as `known_format`."""
+    return known_format(read_drafter_json(folder), str(folder))
+
+
+def trained_for(folder: Path) -> Mapping[str, Any]:
+    """What a drafter's folder says of the target that it was trained for, such as the `tokenizer`.
+    Raises: as `format_of`; BundleError for a damaged recurrent one."""
+    kind, record = format_of(folder), None
+    if kind is DrafterFormat.RECURRENT:
+        record = read_drafter_config(folder)["target"]
+    elif kind is not DrafterFormat.MTP:  # it lies in a model's folder, with a record of that model
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            record = parse_json((folder / TRAINING_RECORD).read_bytes())["target"]
+    return record if isinstance(record, Mapping) else {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

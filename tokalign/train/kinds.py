@@ -30,7 +30,7 @@ class RecurrentLearner(DrafterLearner):
         return RecurrentDrafter(self.shape, TargetEnds.of(target.model)), self.shape.to_json()
 
     def continued(self, target: LanguageModel[TargetId], folder: Path) -> Made:
-        drafter = load_drafter(folder, target)
+        drafter: Any = load_drafter(folder, target)
         return drafter, drafter.config.to_json()
 
     def states(self, batch: WindowBatch) -> Array:

@@ -36,8 +36,8 @@ from tokalign.runtime.mlx.published_drafter import fill, load_arrays
 from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, RecurrentDrafter, load_redrafter
 from tokalign.runtime.mlx.trained_drafter import TargetEnds, TrainedDrafter
 from tokalign.runtime.mlx.weights import content_fingerprint, once_per_model
-from tokalign.storage import FileState, file_state, parse_json, write_file
-from tokalign.tables.drafter_config import known_format
+from tokalign.storage import FileState, file_state, write_file
+from tokalign.tables.drafter_config import format_of, trained_for
 from tokalign.tables.drafter_formats import BLOCK_FORMATS, DrafterFormat
 from tokalign.tables.finding import (
     DRAFTER_CONFIG,
@@ -45,13 +45,11 @@ from tokalign.tables.finding import (
     DRAFTER_VERSION,
     DRAFTER_WEIGHTS,
     HOW_TO_TRAIN,
-    TRAINING_RECORD,
     Note,
     damaged_drafter,
     drafter_folders,
     find_drafter_weights,
     read_drafter_config,
-    read_drafter_json,
 )
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
@@ -108,15 +106,9 @@ def remove_old_weights(folder: Path, kept: Path | None = None) -> None:
                 old.unlink()
 
 
-def load_drafter(folder: Path, target: Target) -> RecurrentDrafter:
-    """Read the drafter in a folder, for this target, whose number format it takes.
-
-    Raises: MissingAssetError; BundleError for one that is damaged or in an unknown format;
-    FingerprintError, IncompatibleError for one of another tokenizer or model.
-    """
+def _load_recurrent(folder: Path, model: Any) -> RecurrentDrafter:
     config = read_drafter_config(folder)
-    require_target(folder, target)
-    ends, weights = TargetEnds.of(target.model), find_drafter_weights(folder, config)
+    ends, weights = TargetEnds.of(model), find_drafter_weights(folder, config)
     try:
         drafter = RecurrentDrafter(convert(config["drafter"], DrafterConfig), ends)
         fill(drafter, load_arrays(weights))
@@ -125,57 +117,47 @@ def load_drafter(folder: Path, target: Target) -> RecurrentDrafter:
     return drafter
 
 
-_PUBLISHED: dict[DrafterFormat, Callable[[Path, Any], TrainedDrafter]] = {
+_READERS: dict[DrafterFormat, Callable[[Path, Any], TrainedDrafter]] = {
+    DrafterFormat.RECURRENT: _load_recurrent,
     **dict.fromkeys(BLOCK_FORMATS, load_dflash),
     DrafterFormat.EAGLE_3: load_eagle3,
     DrafterFormat.MTP: load_mtp,
     DrafterFormat.GEMMA_4: load_gemma4_assistant,
     DrafterFormat.REDRAFTER: load_redrafter,
 }
-"""What reads a folder in a format that others publish (`published_drafter.from_folder`)."""
+"""What reads the drafter in a folder for a loaded target."""
 
 
-def _reader_of(folder: Path) -> Callable[[Path, Any], TrainedDrafter] | None:
-    """What reads the drafter in a folder, if it is in a format that others publish. Raises:
-    BundleError for another folder with a configuration."""
-    if not (folder / DRAFTER_CONFIG).is_file():
-        return None
-    return _PUBLISHED.get(known_format(read_drafter_json(folder), str(folder)))
+def load_drafter(folder: Path, target: Target) -> TrainedDrafter:
+    """Read the drafter in a folder, for this target, whose number format it takes.
+
+    Raises: MissingAssetError; BundleError for one that is damaged or in an unknown format; as
+    `require_target`; IncompatibleError for a target whose hidden states cannot be had.
+    """
+    require_target(folder, target)
+    return _READERS[format_of(folder)](folder, target.model)
 
 
 def require_target(folder: Path, target: Target) -> None:
     """Raises: FingerprintError for a drafter that was trained for another tokenizer, where its
     folder says so; IncompatibleError for a recurrent one of other weights."""
-    if (other := _other_tokenizer(folder, target)) is not None:
+    record = trained_for(folder)
+    if (wanted := record.get("tokenizer")) is not None and wanted != target.tokenizer.fingerprint:
         raise FingerprintError(
             f"the drafter in {folder}",
-            expected=other,
+            expected=str(wanted),
             found=target.tokenizer.fingerprint,
             remedy=HOW_TO_TRAIN,
         )
-    if _reader_of(folder) is not None:
+    if format_of(folder) is not DrafterFormat.RECURRENT:
         return
-    trained_on = read_drafter_config(folder)["target"].get("weights")
-    wanted, own = str(trained_on), content_fingerprint(target.model)
+    wanted, own = str(record.get("weights")), content_fingerprint(target.model)
     if wanted != own:
         raise IncompatibleError(
             f"the drafter in {folder} was trained on another model with this tokenizer (weights "
             f"{wanted[:12]}, and not {own[:12]}; quantization and adapters count); give its own "
             f"target, or train one with: {HOW_TO_TRAIN}"
         )
-
-
-def _other_tokenizer(folder: Path, target: Target) -> str | None:
-    """The fingerprint of the tokenizer that a drafter was trained for, if it is not the target's;
-    None also where its folder does not say. Raises: as `read_drafter_config`."""
-    reader, wanted = _reader_of(folder), None
-    if reader is None:
-        wanted = str(read_drafter_config(folder)["target"].get("tokenizer"))
-    elif reader is not load_mtp:  # which lies in a model's folder, with a record of that model
-        with suppress(OSError, ValueError, KeyError, TypeError):
-            record = parse_json((folder / TRAINING_RECORD).read_bytes())
-            wanted = str(record["target"]["tokenizer"])
-    return None if wanted is None or wanted == target.tokenizer.fingerprint else wanted
 
 
 @once_per_model
@@ -186,19 +168,14 @@ def _loaded(_: Any) -> dict[tuple[Path, FileState | None], TrainedDrafter]:
 
 def named_drafter(folder: Path, target: Target, *, note: Note = lambda _: None) -> TrainedDrafter:
     """The drafter in a folder as it is now, read once for a model. `note` is told where it is.
-
-    Raises: as `load_drafter` and what reads its format; IncompatibleError for a target whose hidden
-    states cannot be had.
-    """
+    Raises: as `load_drafter`."""
     loaded = _loaded(target.model)
     key = folder.absolute(), file_state(folder / DRAFTER_CONFIG)
     if key not in loaded:
         loaded.clear()
-        require_target(folder, target)
-        load, random = _reader_of(folder), cast("Any", mx.random.state)
-        high, low = random[0].tolist()
+        high, low = cast("Any", mx.random.state)[0].tolist()
         try:
-            loaded[key] = load(folder, target.model) if load else load_drafter(folder, target)
+            loaded[key] = load_drafter(folder, target)
         finally:  # layers draw weights when they are made, but a caller's seed is for the text
             mx.random.seed(high << 32 | low)
     note(f"drafter -> {shown_path(folder)}")
@@ -221,8 +198,9 @@ def find_drafter(target: Target, *, note: Note = lambda _: None) -> TrainedDraft
         note(f"{error}; no MTP layer is looked for")
     for folder in folders:
         try:
-            if _other_tokenizer(folder, target) is None:
-                return named_drafter(folder, target, note=note)
+            return named_drafter(folder, target, note=note)
+        except FingerprintError:
+            continue
         except TokalignError as error:
             note(f"{error}; it is not used")
     if published is not None and downloaded is None:
