@@ -37,7 +37,7 @@ from tokalign.runtime.mlx.drafter_folder import load_drafter
 from tokalign.runtime.mlx.hidden_states import HiddenStates
 from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter, RecurrentSession
 from tokalign.runtime.mlx.sampling import Sampling
-from tokalign.runtime.mlx.weights import vocabulary_size, weight_bytes
+from tokalign.runtime.mlx.weights import weight_bytes
 from tokalign.runtime.rounds import Array, Context, Round
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
@@ -81,7 +81,7 @@ class World:
     def rounds(self, shape: BeamShape) -> Iterator[Round]:
         """The rounds of all texts, without the first of each, which only reads the prompt."""
         for text, states in zip(self.texts, self.states, strict=True):
-            sampler = text.sampler.draft_sampler(vocabulary_size(self.target.model))
+            sampler = text.sampler.draft_sampler
             session = RecurrentSession(self.drafter, states)  # type: ignore[arg-type]
             drafter = WholeBeams(session, sampler=sampler, shape=shape)
             context, limits = Context(text.ids[: text.given]), Limits(max_tokens=len(text.output))

@@ -227,7 +227,7 @@ class Draft:
     ) -> TimedModel:
         """Its drafter for an answer."""
         prompt = Prompt(target=answer.prompt)
-        sampler = sampling_of(answer).draft_sampler(self._size)
+        sampler = sampling_of(answer).draft_sampler
         session = DraftModelSession(self._model)
         model = make_model_drafter(drafting, self._pair, prompt, session, sampler)
         return TimedModel(model, costs, clock)

@@ -99,7 +99,7 @@ class DraftModels:
             self.pair,
             Prompt(target=text.ids[: text.given]),
             DraftModelSession(self.model.model),
-            text.sampler.draft_sampler(vocabulary_size(self.target.model)),
+            text.sampler.draft_sampler,
         )
         assert isinstance(found, NeuralDrafter)
         return found

@@ -100,8 +100,9 @@ class TextSampler:
     def __init__(self, ids: Sequence[TargetId]) -> None:
         self._ids = list(ids)
 
-    def draft_sampler(self, vocabulary: int) -> None:
-        return None
+    @property
+    def draft_sampler(self) -> None:
+        """It draws nothing."""
 
     def choose(
         self,

@@ -47,7 +47,7 @@ class Played:
     def __init__(
         self, answer: Answer, drafting: Drafting, pair: Pair, session: DraftModelSession
     ) -> None:
-        sampler = sampling_of(answer).draft_sampler(pair.size)
+        sampler = sampling_of(answer).draft_sampler
         prompt = Prompt(target=answer.prompt)
         events = decode(
             Context(answer.prompt),

@@ -16,7 +16,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from random_drafters import taught_drafter
-from random_models import VOCABULARY, WildDrafter, generate, random_model, rounds_of
+from random_models import WildDrafter, generate, random_model, rounds_of
 from scripted_models import ScriptedModel, ScriptedSource
 
 from tokalign.runtime.draft.context_copy import ContextCopy
@@ -73,7 +73,7 @@ def opened(model: Any = None, **options: Any) -> TargetModelSession:
 
 
 def beam_drafter(session: TargetModelSession, sampling: Sampling, **how: Any) -> BeamDrafter:
-    sampler = sampling.draft_sampler(VOCABULARY)
+    sampler = sampling.draft_sampler
     return BeamDrafter(RecurrentSession(drafter(), session), sampler=sampler, **how)
 
 

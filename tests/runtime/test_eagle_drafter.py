@@ -48,7 +48,7 @@ def opened(network: TrainedDrafter, **options: Any) -> TargetModelSession:
 
 
 def made(how: str, session: TargetModelSession, network: Eagle3Drafter, how_chosen: Any) -> Drafter:
-    sampler = how_chosen.draft_sampler(96)
+    sampler = how_chosen.draft_sampler
     branches = how != "chain"
     drafter = with_trained(network.session(session), sampler=sampler, branches=branches)
     if how != "joined":
@@ -102,7 +102,7 @@ def test_no_kind_of_architecture_loses_anything(name: str, temperature: float) -
     for network in networks:
         session = TargetModelSession(target, watch=network.watch)
         beams = network.session(session)
-        sampler = chosen.draft_sampler(zoo.VOCABULARY)
+        sampler = chosen.draft_sampler
         drafter = with_trained(beams, sampler=sampler, branches=session.can_branch)
         emitted, rounds = rounds_of(drafter, session, chosen, prompt=prompt, limits=limits)
         assert emitted == plain

@@ -36,7 +36,7 @@ def test_nothing_is_lost(name: str, temperature: float, branches: bool, ordered:
     plain, _ = rounds_of(NoDrafter(), session, chosen, prompt=prompt, limits=limits)
     session = TargetModelSession(target, watch=assistant.watch)
     drafter = with_trained(
-        assistant.session(session), sampler=chosen.draft_sampler(zoo.VOCABULARY), branches=branches
+        assistant.session(session), sampler=chosen.draft_sampler, branches=branches
     )
     emitted, rounds = rounds_of(drafter, session, chosen, prompt=prompt, limits=limits)
     assert emitted == plain

@@ -140,7 +140,7 @@ def test_nothing_is_lost(name: str, temperature: float) -> None:
         session = TargetModelSession(target, watch=network.watch)
         drafter = with_trained(
             network.session(session),
-            sampler=chosen.draft_sampler(zoo.VOCABULARY),
+            sampler=chosen.draft_sampler,
             branches=session.can_branch,
         )
         emitted, rounds = rounds_of(drafter, session, chosen, prompt=prompt, limits=limits)

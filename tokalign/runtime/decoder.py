@@ -272,7 +272,7 @@ class Decoder:
             models.append(
                 with_trained(
                     self.drafter.short_session(target, drafting.head_ids(trained=True)),
-                    sampler=sampler.draft_sampler(size),
+                    sampler=sampler.draft_sampler,
                     length=drafting.options.num_draft_tokens,
                     rows=drafting.options.draft_rows,
                     branches=branches,
@@ -299,7 +299,7 @@ class Decoder:
             return None
         size = vocabulary_size(self.target.model)
         pair = Pair(self.target.tokenizer, self.draft.tokenizer, size)
-        sampler = request.sampler.draft_sampler(size)
+        sampler = request.sampler.draft_sampler
         return make_model_drafter(drafting, pair, request.prompt, session, sampler, trees=trees)
 
 

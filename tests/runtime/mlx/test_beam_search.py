@@ -151,7 +151,7 @@ def test_drafting_waits_once_at_its_end(
     ids = [TargetId(i) for i in (5, 17, 3, 8)]
     target.logits(ids[:3])
     waits = Waits(monkeypatch)
-    sampler = sampling.draft_sampler(VOCABULARY)
+    sampler = sampling.draft_sampler
     told: list[Sequence[TargetId]] = []
     shape, meanwhile = BeamShape(4, 5), told.append
     found = session.search(ids, shape, count=8, sampler=sampler, meanwhile=meanwhile)

@@ -92,7 +92,7 @@ def test_it_drafts_and_loses_nothing(tmp_path: Path, sampling: Sampling) -> None
     write_checkpoint(tmp_path)
     drafter = load_redrafter(tmp_path, random_model())
     session = TargetModelSession(random_model(), watch=drafter.watch)
-    beams = with_trained(drafter.session(session), sampler=sampling.draft_sampler(VOCABULARY))
+    beams = with_trained(drafter.session(session), sampler=sampling.draft_sampler)
     emitted, rounds = rounds_of(beams, session, sampling)
     assert emitted == generate(NoDrafter(), sampling)
     assert any(one.draft_passes for one in rounds)

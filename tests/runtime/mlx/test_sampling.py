@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mlx_lm.sample_utils import make_logits_processors, make_sampler
+from mlx_lm.sample_utils import make_sampler
 from numpy.testing import assert_allclose
 from random_models import VOCABULARY, WildDrafter, generate
 
@@ -103,30 +103,6 @@ def test_processors_are_told_the_histories_of_plain_decoding(temperature: float)
         histories.clear()
         assert generate(WildDrafter(plain, seed=seed), sampling) == plain
         assert histories[: len(expected)] == expected
-
-
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_processors_are_given_rows_of_the_targets_width_by_a_draft(temperature: float) -> None:
-    """A mask over the vocabulary fits, and a bias of an id that the draft has not named is none."""
-    widths = set()
-
-    def only_even(_: Any, logits: mx.array) -> mx.array:
-        widths.add(logits.shape[-1])
-        return mx.where(mx.arange(VOCABULARY) % 2 == 0, logits, -mx.inf)
-
-    [bias] = make_logits_processors(logit_bias={VOCABULARY - 1: 9.0, 4: 3.0})
-    chosen = Sampling(temperature=temperature, processors=(bias, only_even), seed=2)
-    sampler = chosen.draft_sampler(VOCABULARY)
-    assert sampler is not None
-    ids = [TargetId(i) for i in (1, 2, 3)]
-    few = {TargetId(i): -1.0 for i in (2, 3, 4)}
-    noise = sampler.noise_at(3, VOCABULARY)
-    ranked = sampler.expect_among(few, ids=ids, noise=noise)
-    assert set(ranked) == {2, 4}
-    for width in (VOCABULARY - 8, VOCABULARY + 8):  # of drafts that know fewer ids, or are padded
-        drawn, _ = sampler.choose(mx.zeros((1, width)), [3], ids=ids)
-        assert drawn.item() % 2 == 0
-    assert widths == {VOCABULARY}
 
 
 def test_plain_decoding_runs_ahead_of_the_host() -> None:

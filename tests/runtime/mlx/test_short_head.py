@@ -200,7 +200,7 @@ def test_guesses_from_a_short_head_never_change_the_output(name: str, sampling: 
     session = TargetModelSession(random_model(), watch=drafter.watch)
     frequent = np.array(sorted({*plain, *PROMPT}), dtype=np.uint32)
     short = drafter.short_session(session, frequent)
-    guesses = with_trained(short, sampler=chosen.draft_sampler(96))
+    guesses = with_trained(short, sampler=chosen.draft_sampler)
     ids, rounds = rounds_of(guesses, session, chosen, limits=Limits(max_tokens=30))
     assert ids == plain
     drafted = {i for one in rounds for i in one.tree.ids}

@@ -48,7 +48,7 @@ def drafted(
 
     pair: two tokenizers with the same ordinary tokens; None shares all ids.
     """
-    sampler = sampling.draft_sampler(VOCABULARY)
+    sampler = sampling.draft_sampler
     pair = pair or Pair(any_ids(VOCABULARY), any_ids(draft.args.vocab_size))
     drafter = NeuralDrafter(
         DraftModelSession(draft),
@@ -62,6 +62,21 @@ def drafted(
 
 def plainly(sampling: Sampling) -> list[int]:
     return generate(NoDrafter(), sampling, tokens=60)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_a_logits_processor_is_told_no_guess(temperature: float) -> None:
+    """It may keep a state, and is told what it would be told without a draft model."""
+    told: list[list[int]] = []
+
+    def note(history: mx.array, logits: mx.array) -> mx.array:
+        told.append([*history.tolist()])
+        return logits - 3.0 * (mx.arange(logits.shape[-1]) == history[-1:])
+
+    sampling = Sampling(temperature=temperature, seed=3, processors=(note,))
+    emitted, rounds = drafted(similar_model(0.5), sampling, alternatives=6)
+    assert told == [[*told[0], *emitted[:count]] for count in range(len(emitted))]
+    assert any(one.accepted for one in rounds)
 
 
 @pytest.mark.parametrize("name", SAMPLINGS)

@@ -18,7 +18,7 @@ from tokalign.runtime.mlx.short_head import ShortHead, frequent_rows
 from tokalign.runtime.rounds import Array
 from tokalign.tables.alignment import NO_TOKEN, FirstIds
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
-from tokalign.tokenizer.vocabulary import DraftId, TargetId
+from tokalign.tokenizer.vocabulary import DraftId
 
 
 class GreedyDraft(NamedTuple):
@@ -97,10 +97,10 @@ class DraftModelSession(ModelSession[DraftId]):
         steps: int,
         *,
         sampler: Sampling,
-        after: Sequence[TargetId],
+        first: int,
         firsts: FirstIds,
     ) -> list[DraftId]:
-        """Draw `steps` (at least 1) ids, with one pass each. after: the target ids that they
+        """Draw `steps` (at least 1) ids, with one pass each. first: how many target ids they
         follow. What is drawn, with the target's noise, is the first target id of each; of the draft
         ids that begin with it the most probable one is taken."""
         if not self._can_draft(ids, steps):
@@ -115,7 +115,7 @@ class DraftModelSession(ModelSession[DraftId]):
             return onto.logits(row), onto.counts[drafted[-1]]
 
         drawn = sampler.draw_chain(
-            onto.logits(row), advance, steps, after=after, reach=_REACH * steps
+            onto.logits(row), advance, steps, first=first, reach=_REACH * steps
         )
         drafted.append(self._ids(onto.most_probable(row, drawn[-1:])))
         return cast("list[DraftId]", mx.concatenate(drafted).tolist())

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TypeAlias, cast
 
 import mlx.core as mx
@@ -104,14 +104,10 @@ class Sampling(Chooser):
         require_callables("processors", self.processors)
         object.__setattr__(self, "_noise", keyed.Noise(self.seed))
 
-    def draft_sampler(self, vocabulary: int) -> Sampling | None:
-        """How a draft model predicts the choice; None if it can only take its argmax.
-
-        It chooses among target ids, with the target's own noise, filters and processors; these are
-        given rows of the width `vocabulary` of the target's logits.
-        """
-        if self.processors:
-            return replace(self, processors=at_width(self.processors, vocabulary))
+    @property
+    def draft_sampler(self) -> Sampling | None:
+        """What predicts the choice of a target that samples, with its noise and filters, and
+        without its processors: each row would need its own history. None for a greedy one."""
         return self if self.temperature > 0 else None
 
     def pick(self, logprobs: Array, positions: Sequence[int]) -> Array:
@@ -129,39 +125,28 @@ class Sampling(Chooser):
         advance: Callable[[Array], tuple[Array, Array]],
         steps: int,
         *,
-        after: Sequence[TargetId],
+        first: int,
         reach: int,
     ) -> Array:
-        """Draw `steps` (1 or more) ids after `after`, i[steps], all of it on the device; lazy.
+        """Draw `steps` (1 or more) ids, i[steps], from the position `first` on, all of it on the
+        device; lazy. What `draft_sampler` gives does so.
 
         logits: of the first, f[1, vocabulary]. advance: gives those after one more id i[1], and how
         many positions later they are. reach: how many positions there are; a choice beyond them has
         the noise of the last one.
         """
-        history: Array = mx.array(list(after) if self.needs_history else [], dtype=mx.uint32)
-        drawn: list[Array] = []
-        first, last = len(after), len(after) + reach - 1
-        position = mx.array([first])
-        if self.temperature:
-            noise = self._noise.rows(range(first, last + 1), logits.shape[1])
+        drawn, last, position = list[Array](), first + reach - 1, mx.array([first])
+        noise = self._noise.rows(range(first, last + 1), logits.shape[1])
         while True:
-            logprobs = logprobs_of(logits, self.processors, history)
-            if self.temperature:
-                chosen = self._pick(logprobs, position, noise[position - first])
-            else:
-                chosen = mx.argmax(logprobs, axis=-1)
-            drawn.append(chosen)
+            logprobs = logprobs_of(logits, ())
+            drawn.append(self._pick(logprobs, position, noise[position - first]))
             if len(drawn) == steps:
                 return mx.concatenate(drawn)
-            if self.needs_history:
-                history = mx.concatenate([history, chosen])
-            logits, moved = advance(chosen)
+            logits, moved = advance(drawn[-1])
             position = mx.minimum(position + moved, last)
 
-    def noise_at(self, position: int, vocabulary: int) -> Array | None:
-        """The noise f[vocabulary] of the choice at `position`, lazy; None for none."""
-        if self.temperature == 0:
-            return None
+    def noise_at(self, position: int, vocabulary: int) -> Array:
+        """The noise f[vocabulary] of the choice at `position`, lazy."""
         return self._noise.rows([position], vocabulary)[0]
 
     def noise_ahead(self, vocabulary: int) -> keyed.NoiseAhead | None:
@@ -179,8 +164,7 @@ class Sampling(Chooser):
         """Log-probabilities f[rows, vocabulary] that the target, with its noise, chooses each id.
 
         positions: as for `choose`. columns: the id whose noise each column has, if that is not its
-        number, and how many ids there are. Logits processors are left out, as each row would need
-        its own history.
+        number, and how many ids there are. Logits processors are left out.
         The target's logits are taken to be the draft's log-probabilities and Gumbel noise at the
         temperature 1. So the expectation is the softmax of log q + T g, and at T = 0 it is q.
         """
@@ -193,29 +177,17 @@ class Sampling(Chooser):
         return scores - mx.logsumexp(scores, axis=-1, keepdims=True)
 
     def expect_among(
-        self,
-        logprobs: Mapping[TargetId, float],
-        *,
-        noise: Array | None,
-        ids: Sequence[TargetId] = (),
+        self, logprobs: Mapping[TargetId, float], noise: Array
     ) -> dict[TargetId, float]:
         """As `expect`, among a few ids; the likeliest first, which `choose` would choose.
 
-        logprobs: up to a constant. noise: from `noise_at` for the same position. ids: what comes
-        before it, for logits processors; the device is waited for then.
-        Ids that a filter or a processor rules out are missing.
+        logprobs: up to a constant. noise: from `noise_at` for the same position. Ids that a filter
+        rules out are missing.
         """
         among, values = np.array(list(logprobs)), np.array(list(logprobs.values()))
-        if self.processors:
-            row = mx.full((1, 1 + max(*logprobs, *ids)), -mx.inf)
-            row[0, mx.array(among)] = mx.array(values, dtype=mx.float32)
-            row = processed(row, self.processors, ids)
-            values = np.array(row[0, mx.array(among)], dtype=np.float64)
         kept = _filtered(values, top_p=self.top_p, min_p=self.min_p, top_k=self.top_k)
-        kept = kept[values[kept] > -np.inf]
-        among, scores = among[kept], values[kept]
-        if noise is not None:
-            scores = scores + self.temperature * np.array(noise)[among]
+        among = among[kept]
+        scores = values[kept] + self.temperature * np.array(noise)[among]
         order = np.argsort(-scores, kind="stable")
         ranked = scores[order]
         expected = ranked - ranked.max(initial=-np.inf)
@@ -257,8 +229,9 @@ class CallableSampler(Chooser):
         """The random numbers of mlx-lm's samplers are those of mlx, one after another."""
         return True
 
-    def draft_sampler(self, vocabulary: int) -> Sampling | None:
-        return Sampling(processors=self.processors).draft_sampler(vocabulary)
+    @property
+    def draft_sampler(self) -> None:
+        """Its noise is not known."""
 
     def pick(self, logprobs: Array, positions: Sequence[int]) -> Array:
         return self.sampler(logprobs)
@@ -291,22 +264,6 @@ LogitsProcessor: TypeAlias = Callable[[Array, Array], Array]
 """mlx-lm's: (ids so far i[n], logits f[1, vocabulary]) -> logits f[1, vocabulary]."""
 
 
-def at_width(processors: Sequence[LogitsProcessor], width: int) -> tuple[LogitsProcessor]:
-    """All processors as one for rows f[1, any width], which it widens or cuts to `width` for them.
-
-    A processor may name any id of the target, where a draft has a row of a few ids only. Ids that
-    a row lacks are impossible.
-    """
-
-    def process(ids: Array, logits: Array) -> Array:
-        own = logits.shape[-1]
-        missing = [(0, 0), (0, max(0, width - own))]
-        row = mx.pad(logits[:, :width], missing, constant_values=-mx.inf)
-        return processed(row, processors, ids)[:, :own]
-
-    return (process,)
-
-
 def logprobs_of(
     logits: Array,
     processors: Sequence[LogitsProcessor],
@@ -328,10 +285,8 @@ def logprobs_of(
 
 def expected(sampler: Sampling | None, logits: Array, positions: Sequence[int]) -> Array:
     """Log-probabilities f[rows, vocabulary] that the target chooses each id by a drafter's logits
-    (`Sampling.expect`); where it chooses greedily, the drafter's own."""
-    if sampler is None or sampler.temperature == 0:
-        return logprobs_of(logits, ())
-    return sampler.expect(logits, positions)
+    (`Sampling.expect`); without a sampler, the drafter's own."""
+    return logprobs_of(logits, ()) if sampler is None else sampler.expect(logits, positions)
 
 
 def processed(

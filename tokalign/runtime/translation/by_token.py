@@ -16,7 +16,7 @@ from tokalign.errors import IncompatibleError
 from tokalign.runtime.rounds import Proposal
 from tokalign.runtime.translation.base import Asked, Pair, chain_with_leaves
 from tokalign.runtime.translation.committed_text import DraftText, map_specials
-from tokalign.runtime.translation.growth import TEXT, Extension, ModelTree, Node, can_grow, join
+from tokalign.runtime.translation.growth import TEXT, Extension, ModelTree, Node, join
 from tokalign.runtime.translation.read_ahead import ahead_by_token
 from tokalign.tables.alignment import NO_TOKEN, Intersection
 from tokalign.tokenizer.vocabulary import DraftId, TargetId, token_bytes
@@ -61,13 +61,13 @@ class ByToken:
     def draft(self, ids: Sequence[TargetId], session: DraftModelSession, asked: Asked) -> Proposal:
         self._text.follow(ids)
         own, firsts, sampler = self._text.ids, self._shared.first_ids, self._sampler
-        if can_grow(session, sampler, asked.alternatives):
+        if asked.alternatives and session.can_branch:
             return self._grow(session, len(ids), asked)
         masked_out = 0
         if sampler is None:
             drafted, masked_out = session.draft(own, asked.steps, firsts)
         else:
-            drafted = session.draw(own, asked.steps, sampler=sampler, after=ids, firsts=firsts)
+            drafted = session.draw(own, asked.steps, sampler=sampler, first=len(ids), firsts=firsts)
         known = takewhile(lambda token: token is not None, map(self._shared.target_of, drafted))
         counts = {"unmapped": masked_out} if masked_out else {}
         chain = cast("list[TargetId]", list(known))

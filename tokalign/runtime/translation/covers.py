@@ -145,11 +145,11 @@ class CandidateCovers:
                 else:
                     self.doubtful.append(Node(logprob, -1, back, token, data, None))
 
-    def expected(self, sampler: Sampling, noise: Array | None) -> list[Node]:
+    def expected(self, sampler: Sampling, noise: Array) -> list[Node]:
         """The translated covers in the order in which a target that draws as `sampler` does chooses
         among them, without those that a filter rules out. noise: as for `Sampling.expect_among`."""
         logprobs = self.logprobs()
-        expected = sampler.expect_among(logprobs, noise=noise)
+        expected = sampler.expect_among(logprobs, noise)
         nodes = []
         for node in self.translated:
             assert node.ids, "a cover looked at has target ids"

@@ -36,15 +36,7 @@ from tokalign.runtime.rounds import Array, Proposal
 from tokalign.runtime.translation.base import Asked, Pair, chain_with_leaves
 from tokalign.runtime.translation.committed_text import Boundary, DraftText
 from tokalign.runtime.translation.covers import CandidateCovers, CoverTranslator
-from tokalign.runtime.translation.growth import (
-    CHILDREN,
-    LEAST_NODE,
-    WIDTH,
-    ModelTree,
-    Node,
-    can_grow,
-    join,
-)
+from tokalign.runtime.translation.growth import CHILDREN, LEAST_NODE, WIDTH, ModelTree, Node, join
 from tokalign.runtime.translation.read_ahead import NOTHING_AHEAD, Ahead, ahead_by_text
 from tokalign.tables.alignment import Alignment, FirstIds
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
@@ -99,7 +91,7 @@ class ExactTranslation:
     def draft(self, ids: Sequence[TargetId], session: DraftModelSession, asked: Asked) -> Proposal:
         self._text.follow(ids)
         sampler, pending = self._sampler, self._pending_bytes()
-        grows = can_grow(session, sampler, asked.alternatives)
+        grows = asked.alternatives > 0 and session.can_branch
         tail, ahead = self._text.ids[len(self._text.ids) - len(pending) + 1 :], NOTHING_AHEAD
         if grows and (guesses := asked.guesses()):
             ahead = ahead_by_text(guesses, self._pair, tail, pending)
@@ -123,7 +115,7 @@ class ExactTranslation:
             steps = asked.steps - 1
             tree, back = self._grow(covers, session, len(ids), steps, noise, ahead, known)
         else:
-            ranked = self._rank(covers, ids, noise)
+            ranked = self._rank(covers, noise)
             found, back = self._chain(covers, ranked, session, ids, asked.steps - 1, counts)
             tree = self._with_leaves(found, covers, ranked, asked)
         counts["masked"] += covers.masked
@@ -188,10 +180,7 @@ class ExactTranslation:
 
     @cached_property
     def _firsts(self) -> FirstIds:
-        shared, sampler = self._alignment.intersection, self._sampler
-        if sampler is not None and sampler.needs_history:  # it is known of shared ids alone
-            return self._pair.with_roles(shared).first_ids
-        return self._pair.first_ids(shared)
+        return self._pair.first_ids(self._alignment.intersection)
 
     @property
     def _tree_firsts(self) -> FirstIds | None:
@@ -230,8 +219,9 @@ class ExactTranslation:
             if sampler is None:
                 drafted = session.draft(own, steps).ids
             else:
+                first = len(ids) + len(found)
                 drafted = session.draw(
-                    own, steps, sampler=sampler, after=[*ids, *found], firsts=self._firsts
+                    own, steps, sampler=sampler, first=first, firsts=self._firsts
                 )
             found = self._join_drafted(cover, drafted, counts)
         return found, cover.back
@@ -256,15 +246,12 @@ class ExactTranslation:
             chain, asked.learned, stated=stated, leaves=leaves[: asked.alternatives]
         )
 
-    def _rank(
-        self, covers: CandidateCovers, ids: Sequence[TargetId], noise: Array | None
-    ) -> list[TargetId]:
+    def _rank(self, covers: CandidateCovers, noise: Array | None) -> list[TargetId]:
         """The next target token, then alternatives to it if it is drawn; none if none is allowed.
         Covers that were not looked at are not drawn from."""
         if self._sampler is None:
             return [max(covers.mass, key=covers.mass.__getitem__)]
-        logprobs = covers.logprobs()
-        return list(self._sampler.expect_among(logprobs, noise=noise, ids=ids))
+        return list(self._sampler.expect_among(covers.logprobs(), noise))
 
     def _join_drafted(
         self, cover: Node, drafted: Sequence[DraftId], counts: Counter[str]

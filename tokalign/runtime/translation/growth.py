@@ -62,12 +62,6 @@ Extension: TypeAlias = tuple[bytes, tuple[TargetId, ...] | None, bool, bool]
 Extend: TypeAlias = Callable[[Node, DraftId], Extension]
 
 
-def can_grow(session: DraftModelSession, sampler: Sampling | None, alternatives: int) -> bool:
-    """Whether a draft may be a tree: logits processors would need each row's history."""
-    wants_tree = alternatives > 0 and (sampler is None or not sampler.needs_history)
-    return wants_tree and session.can_branch
-
-
 class ModelTree:
     """The tree of one round while it grows. `finish` is called exactly once.
 
