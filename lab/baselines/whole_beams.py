@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tokalign.runtime.draft.trained import BeamDrafter
-from tokalign.runtime.mlx.beam_search import SOURCE, Beams, BeamShape
+from tokalign.runtime.mlx.beam_search import SOURCE, Beams, BeamSession, BeamShape
+from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.rounds import Context, Proposal
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
@@ -22,6 +23,12 @@ def last_beams(beams: Beams, source: str = SOURCE) -> TokenTree[TargetId]:
 
 class WholeBeams(BeamDrafter):
     """Proposes the last step's beams, however unlikely. Not for logits processors."""
+
+    def __init__(
+        self, session: BeamSession, shape: BeamShape, sampler: Sampling | None = None
+    ) -> None:
+        super().__init__(session, shape.length, sampler=sampler)
+        self._width = shape.width
 
     def choose(self, tree: TokenTree[TargetId], limit: int) -> TokenTree[TargetId]:
         return tree

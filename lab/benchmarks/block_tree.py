@@ -182,10 +182,15 @@ class Bench:
                 return DDTree(session, most, sampler)
             model = BlockDrafter(session, most if name == CHAIN else None, sampler=sampler)  # type: ignore[arg-type]
         elif session is not None:
-            shape = BeamShape(1 if name == CHAIN else 4, min(most, self.length))
-            own = most if name == OWN else None
-            kind = WholeBeams if name == CHAIN else BeamDrafter
-            model = kind(session, sampler=sampler, shape=shape, branches=name != CHAIN, rows=own)
+            length = min(most, self.length)
+            if name == CHAIN:
+                model = WholeBeams(session, BeamShape(1, length), sampler)
+            else:
+                model = BeamDrafter(session, length, sampler=sampler)
+            if name == OWN:
+                model.choose = lambda tree, limit: tree.most_probable(  # type: ignore[method-assign]
+                    most, least=0.0, depth=limit
+                )
         if model is not None and name != ALL:
             return model
         sources: list[Source] = [ContextCopy(), *logit_sources(store)]

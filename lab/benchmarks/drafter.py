@@ -83,7 +83,7 @@ class World:
         for text, states in zip(self.texts, self.states, strict=True):
             sampler = text.sampler.draft_sampler
             session = RecurrentSession(self.drafter, states)  # type: ignore[arg-type]
-            drafter = WholeBeams(session, sampler=sampler, shape=shape)
+            drafter = WholeBeams(session, shape, sampler)
             context, limits = Context(text.ids[: text.given]), Limits(max_tokens=len(text.output))
             events = decode(context, drafter, ReplayVerifier(text.ids), limits=limits)
             yield from [event for event in events if isinstance(event, Round)][1:]

@@ -76,7 +76,7 @@ def ours_of_eagle(target: Path, folder: Path) -> Run:
     def run(prompt: list[Any], count: int) -> tuple[list[int], list[int]]:
         session = TargetModelSession(model.model, watch=network.watch)
         chain_ = CachedSession(network, session)
-        drafter = WholeBeams(chain_, shape=BeamShape(1, _DEPTH), branches=False)
+        drafter = WholeBeams(chain_, BeamShape(1, _DEPTH))
         return _decoded(prompt, count, session, drafter)
 
     return run

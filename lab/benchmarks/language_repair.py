@@ -92,8 +92,10 @@ def counted(
             outputs.model(mx.array([ids]))
             rows = TapsOfText(outputs.take(), prompt)
             session = CachedSession(drafter, rows)  # type: ignore[arg-type]
-            kind = WholeBeams if dictionary is None else BeamDrafter
-            block = kind(session, shape=BeamShape(1, _DEPTH), branches=False)
+            if dictionary is None:
+                block = WholeBeams(session, BeamShape(1, _DEPTH))
+            else:
+                block = BeamDrafter(session, _DEPTH, branches=False)
         made: Drafter | None = block
         if dictionary is not None:
             free = TreeDrafter(dictionary_sources(dictionary), rows=_ROWS - 1)

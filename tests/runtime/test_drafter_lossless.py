@@ -29,7 +29,7 @@ from tokalign.runtime.draft.trained import BeamDrafter
 from tokalign.runtime.draft.tree import FREE_ROWS, TreeDrafter
 from tokalign.runtime.drafting import NoDrafter
 from tokalign.runtime.loop import Limits
-from tokalign.runtime.mlx.beam_search import SOURCE, BeamShape
+from tokalign.runtime.mlx.beam_search import SOURCE
 from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter, RecurrentSession
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import TargetModelSession
@@ -56,9 +56,8 @@ SAMPLINGS: dict[str, Sampling] = {
 }
 HOW: dict[str, dict[str, Any]] = {
     "by probability": {},
-    "rows": {"rows": 40},
-    "beam": {"shape": BeamShape(4, 3)},
-    "chain": {"branches": False, "shape": BeamShape(4, 3)},
+    "beam": {"length": 3},
+    "chain": {"branches": False, "length": 3},
 }
 
 

@@ -274,7 +274,6 @@ class Decoder:
                     self.drafter.short_session(target, drafting.head_ids(trained=True)),
                     sampler=sampler.draft_sampler,
                     length=drafting.options.num_draft_tokens,
-                    rows=drafting.options.draft_rows,
                     branches=branches,
                 )
             )

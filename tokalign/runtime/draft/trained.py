@@ -22,9 +22,9 @@ _LISTED = 8
 class BeamDrafter(ModelDrafter):
     """A drafter that extends beams as a drafter of one request, alone or as the model of a hybrid.
 
-    session: of the drafter. sampler: how the target's choices are predicted; None if it decodes
-    greedily. shape: its length is that of a search where the caller does not choose.
-    rows: how many ids to propose, whatever they cost. branches: whether a proposal may be a tree.
+    session: of the drafter. length: ids of a beam where the caller does not choose. sampler: how
+    the target's choices are predicted; None if it decodes greedily. branches: whether a proposal
+    may be a tree.
     """
 
     kind = DRAFTER
@@ -32,22 +32,15 @@ class BeamDrafter(ModelDrafter):
     def __init__(
         self,
         session: BeamSession,
+        length: int | None = None,
         *,
         sampler: Sampling | None = None,
-        shape: BeamShape = DEFAULT_SHAPE,
-        rows: int | None = None,
         branches: bool = True,
     ) -> None:
-        super().__init__(session, shape.length, DEFAULT_ALTERNATIVES if branches else 0)
+        length = length or DEFAULT_SHAPE.length
+        super().__init__(session, length, DEFAULT_ALTERNATIVES if branches else 0)
         self._session, self._sampler = session, sampler
-        self._rows = rows
-        self._width = shape.width if branches else 1
-        self._listed = _LISTED if branches else self._width
-
-    def choose(self, tree: TokenTree[TargetId], limit: int) -> TokenTree[TargetId]:
-        if self._rows is not None:
-            return tree.most_probable(self._rows, least=0.0, depth=limit)
-        return super().choose(tree, limit)
+        self._width, self._listed = (DEFAULT_SHAPE.width, _LISTED) if branches else (1, 1)
 
     def find(self, context: Context, steps: int) -> Proposal:
         """See `ModelDrafter`. Nothing is found before the target's first pass."""
@@ -104,15 +97,12 @@ class BlockDrafter(ModelDrafter):
 
 def with_trained(
     session: BeamSession | DFlashSession,
+    length: int | None = None,
     *,
     sampler: Sampling | None,
-    length: int | None = None,
-    rows: int | None = None,
     branches: bool = True,
 ) -> ModelDrafter:
-    """The drafter of one request with a trained drafter's session. length: ids of a draft; None for
-    as many as suit its kind. Other arguments: as for its kind."""
+    """The drafter of one request with a trained drafter's session. Arguments: as for its kind."""
     if isinstance(session, DFlashSession):
         return BlockDrafter(session, length, sampler=sampler)
-    shape = BeamShape(DEFAULT_SHAPE.width, length or DEFAULT_SHAPE.length)
-    return BeamDrafter(session, sampler=sampler, shape=shape, rows=rows, branches=branches)
+    return BeamDrafter(session, length, sampler=sampler, branches=branches)
