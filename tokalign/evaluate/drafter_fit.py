@@ -87,7 +87,9 @@ def judge_drafter(
     share = covered / max(1, count)
     sizes = None if config is None else _Sizes.of(config)
     misfit = _misfit(facts, target, (config or {}).get("model_type"), sizes)
-    taps = facts.shape.taps(sizes.layers) if sizes else facts.shape.target_layer_ids
+    taps = None
+    if isinstance(facts.shape, DrafterShape):
+        taps = facts.shape.taps(sizes.layers) if sizes else facts.shape.target_layer_ids
     about: dict[str, object] = {
         "drafter_kind": facts.kind,
         "drafter_taps": taps and list(taps),

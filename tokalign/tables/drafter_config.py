@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
+from typing import Annotated, Any, Literal, Self, TypeAlias
 
 from msgspec import Meta, convert
 
@@ -189,8 +189,6 @@ def trained_for(folder: Path) -> Mapping[str, Any]:
 class StateShape:
     """What a drafter that reads the last hidden state has to find in its target; None for any."""
 
-    target_layer_ids: ClassVar[None] = None
-
     target_hidden_size: Size | None = None
     vocab_size: Size | None = None
 
@@ -211,9 +209,6 @@ class StateShape:
             width = config.get("backbone_hidden_size") or sizes.get("hidden_size")
             ids = sizes.get("vocab_size")
         return convert({"target_hidden_size": width, "vocab_size": ids}, cls)
-
-    def taps(self, _layers: int) -> None:
-        """It reads the outputs of no layers."""
 
     def require_fit(self, *, layers: int, width: int, vocabulary: int) -> None:
         """Raises: IncompatibleError for a target of another width, or with other ids."""
