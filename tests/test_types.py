@@ -57,7 +57,7 @@ def refused(
     pair.split_end(ours)  # refused
     draft.logits(context.ids)  # refused
     draft.draft(context.ids, 2)  # refused
-    draft.draw(theirs, 2, sampler=Sampling(), first=2, firsts=firsts)  # refused
+    draft.draw(context.ids, 2, sampler=Sampling(), first=2, firsts=firsts)  # refused
     draft.start_shortlists(context.ids, 1)  # refused
     target.logits(text.ids)  # refused
     target.tree(theirs, TokenTree())  # refused
