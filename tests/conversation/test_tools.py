@@ -700,7 +700,12 @@ def test_calls_in_a_format_that_is_no_grammar_are_enforced_as_json() -> None:
         assert read(form, f"{one}; x", asked)[1] == ("", "; x")
     assert read(llama, "Na przykład:\n" + one.replace("f", "h"), asked)[0][0] == ""
     assert read(llama, f"I look: {llama.begin}{one}", asked) == [("", "I look:"), ("f", {"x": 1})]
-    assert ToolFormat.of(Marked("{{ messages }}")) is None
+    for without in (
+        "{{ messages }}",
+        "{{ messages[0]['tools'] }} <|tool_call|>",
+        "<tools> <tool_call>",
+    ):
+        assert ToolFormat.of(Marked(without)) is None
     with pytest.raises(UsageError, match="none can be enforced"):
         calls_grammar(None, target().vocabulary, [tool_of(int)], ANY_TOOL)
     with pytest.raises(UsageError, match="not among tools"):

@@ -89,7 +89,7 @@ class ToolFormat(NamedTuple):
             return cls("seed_oss", "<seed:tool_call>", "</seed:tool_call>")
         if DEEPSEEK.begin in template or DEEPSEEK.begin in tokens:
             return DEEPSEEK if "```json" in template else DEEPSEEK._replace(parser="deepseek_v31")
-        if "tools" not in template:
+        if not _TAKES_TOOLS.search(template):
             return None
         for other in _OTHERS:
             if other.begin in template or other.begin in tokens:
@@ -120,7 +120,7 @@ DEEPSEEK = ToolFormat("deepseek_v3", "<｜tool▁calls▁begin｜>", "<｜tool�
 """That of DeepSeek V3 and R1, which fence arguments; V3.1 does not."""
 
 _OTHERS = (
-    ToolFormat("json_tools", "<|tool_call|>", "<|/tool_call|>"),  # Granite 3, Phi-4-mini
+    ToolFormat("json_tools", "<|tool_call|>", "<|/tool_call|>"),  # Granite 3
     ToolFormat("json_tools", "<TOOLCALL>", "</TOOLCALL>"),  # Nemotron Nano 2
     ToolFormat("json_tools", "<tool_calls>", "</tool_calls>"),  # Hunyuan, Jamba
     ToolFormat("json_tools", "<|START_ACTION|>", "<|END_ACTION|>"),  # Command R7B, Command A
@@ -129,6 +129,9 @@ _OTHERS = (
     ToolFormat("pythonic", "<function_calls>", "</function_calls>"),  # Olmo 3
 )
 """Formats of templates that mlx-lm has no parser for. Others with tools get calls in JSON."""
+
+_TAKES_TOOLS = re.compile(r"(?<![\w.'\"</])tools(?![\w'\">])")
+"""The variable of a template; not a key of a message, which Phi-4-mini's reads, nor a tag."""
 
 
 _DEEPSEEK_MARKS = ("<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>")
