@@ -91,7 +91,8 @@ def test_the_path_without_v1(server: Server) -> None:
     body = {"messages": [{"role": "user", "content": "Kto?"}], "max_tokens": 24}
     reply = request(server, "POST", "/chat/completions", body)
     assert reply.json["choices"][0]["message"]["content"] == said(server, "Kto?")
-    assert request(server, "GET", "/models").json == request(server, "GET", "/v1/models").json
+    for path in ("/models", "/models/default_model"):
+        assert request(server, "GET", path).json == request(server, "GET", f"/v1{path}").json
     reply = request(server, "POST", "/responses", {"input": "Kto?", "max_output_tokens": 24})
     assert reply.json["output"][0]["content"][0]["text"] == said(server, "Kto?")
 

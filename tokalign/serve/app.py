@@ -249,8 +249,9 @@ class _Gate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope = _in_origin_form(scope)
-        if f"/v1{scope['path']}" in self._paths:  # as other servers have it, too
-            scope = {**scope, "path": f"/v1{scope['path']}"}
+        full = f"/v1{scope['path']}"  # other servers have them without /v1, too
+        if any(f"{full}/".startswith(f"{known}/") for known in self._paths):
+            scope = {**scope, "path": full}
         path = scope["path"] if scope["path"] in self._paths else "other"
 
         async def count(message: Message) -> None:
