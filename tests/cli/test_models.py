@@ -34,6 +34,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("TOKALIGN_TABLES", str(tmp_path / "tables"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setenv("TOKALIGN_CONFIG", str(tmp_path / "tokalign.toml"))
+    (tmp_path / "tokalign.toml").touch()
     monkeypatch.setattr("tokalign.cli.entries.user_state_path", lambda *_, **__: tmp_path / "state")
     return tmp_path
 
@@ -170,6 +171,11 @@ def test_the_config_file_gives_defaults_that_the_command_line_overrides(home: Pa
 def test_the_config_file_may_begin_with_a_mark(home: Path) -> None:
     (home / "tokalign.toml").write_text("temp = -1\n", "utf-8-sig")
     assert "(temp is set in" in run("decode", "smollm2", "x").err
+
+
+def test_a_config_file_that_is_named_has_to_be_there(home: Path) -> None:
+    (home / "tokalign.toml").unlink()
+    run("models", "list").is_refused(2, "unset TOKALIGN_CONFIG")
 
 
 def test_a_user_without_a_home_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

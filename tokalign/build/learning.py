@@ -298,7 +298,7 @@ def check_name(name: str) -> str:
     """A name that a folder and a dictionary can have. Raises: UsageError."""
     if not LANGUAGE.fullmatch(name):
         raise UsageError(
-            f"{name!r} cannot name a collection; use at most 64 letters, digits, - and _, as in "
+            f"{name!r} cannot name a collection; use at most 64 of a-z, A-Z, 0-9, - and _, as in "
             "notes"
         )
     return name

@@ -39,11 +39,15 @@ def config_folder() -> Path:
 
 
 def read_config() -> dict[str, Any]:
-    """The tables of the file; empty if there is none. Raises: UsageError for what is no TOML."""
+    """The tables of the file; empty if there is none. Raises: UsageError for what is no TOML, and
+    for a file that is named and missing."""
     path = config_path()
     try:
         return tomllib.loads(path.read_text("utf-8-sig"))
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError) as error:
+        if os.environ.get("TOKALIGN_CONFIG"):
+            remedy = "make it, or unset TOKALIGN_CONFIG, which names it"
+            raise UsageError(f"{path} is not there; {remedy}") from error
         return {}
     except (OSError, ValueError) as error:
         raise UsageError(f"{path} cannot be read ({error}); correct it or remove it") from error
