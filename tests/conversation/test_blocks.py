@@ -360,7 +360,7 @@ BARE = '{"name": "f", "arguments": {"x": "a"}}'
         '{"type": "function", "name": "f", "parameters": {"x": "a"}}',
         '{"arguments": {"x": "a"}, "name": "f"}',
         f"<think>Hm.</think>\n\n{BARE}",
-        f"[{BARE}]",
+        f"[\n  {BARE}\n]",
     ],
 )
 def test_json_that_names_a_tool_is_a_call(text: str) -> None:
@@ -375,6 +375,8 @@ def test_a_call_may_follow_a_sentence_and_others() -> None:
     found = made(CHAT, f"I look it up:\n\n```json\n{BARE}\n```\nand then\n{BARE}\n{BARE}")
     kinds = ["text", "call", "text", "call", "call"]
     assert [kind for kind, _ in found] == kinds
+    listed = made(CHAT, f"[\n  {BARE},\n  {BARE}\n]\nand then")
+    assert [kind for kind, _ in listed] == ["call", "call", "text"]
 
 
 @pytest.mark.parametrize(
@@ -388,6 +390,7 @@ def test_a_call_may_follow_a_sentence_and_others() -> None:
         '{"name": "f", "arguments": [1]}',
         '{"name": "f", "argum',
         "{" * 40,
+        "[1] a\n[2](b)\n[[3]]",
         "```\n" * 20 + "x",
     ],
 )

@@ -67,7 +67,7 @@ _LONGEST_HEADER = 64
 """Characters of a header that may be cut off."""
 
 _SPACES = " \t\r\n"
-_BARE = ("{", "[{", "```")
+_BARE = ("{", "[", "[{", "```")
 """What a call in JSON begins with that has no mark."""
 
 
@@ -170,7 +170,8 @@ class Blocks:
         called, bare = "", list[str]()
         if form.calls is not None:
             called = form.calls.begin
-            bare = [*filter(None, [form.calls.opening]), *_BARE] if self.tools else []
+            marks = (form.calls.opening, *_BARE) if self.tools else ()
+            bare = [mark for mark in marks if mark and not called.startswith(mark)]
         while True:
             mark = yield from self._text_until(begin, end, called, *form.dropped, *bare)
             if not mark:
