@@ -562,7 +562,12 @@ def rendering_of(api: type[Rendering]) -> Rendering:
 def events_of(api: type[Rendering], text: str) -> tuple[list[Any], dict[str, Any]]:
     """The events and the whole answer for a text that begins with a thought."""
     tokenizer: Tokenizer[TargetId] = read_tokenizer(DEMO / "target")
-    job = Job(request=ApiRequest(tools=[WEATHER]), put=print, form=FORM, opens_in="thought")
+    job = Job(
+        request=ApiRequest(tools=[{"type": "function", "function": WEATHER}]),
+        put=print,
+        form=FORM,
+        opens_in="thought",
+    )
     job.tokenizer, job.prompt = tokenizer, Prompt(target=[TargetId(5)] * 3)
     job.statistics.generation_tokens = len(text)
     given = [Emitted(text=part, token=7) for part in text]

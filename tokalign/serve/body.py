@@ -1,7 +1,7 @@
-"""The fields of a request's body, as every API names them, and the requests that they make.
+"""The fields that the requests of all APIs have, mlx-lm's server's and our own, and what they make.
 
-`Common` has the fields that all APIs share: mlx-lm's server's, and our own. A field that is null
-counts as left out, and an unknown field is ignored, as clients send many of both.
+The fields of one API stand beside its answers. A field that is null counts as left out, and an
+unknown field is ignored, as clients send many of both.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from tokalign.conversation.history import named, read_messages
+from tokalign.conversation.history import read_messages
 from tokalign.conversation.json_calls import NAME
 from tokalign.conversation.prompts import effort_variables
 from tokalign.conversation.tools import function_of
@@ -35,7 +35,7 @@ from tokalign.serve.structured import (
 )
 from tokalign.tokenizer.vocabulary import TargetId
 
-_MOST_CHOICES = 128
+MOST_CHOICES = 128
 _MOST_STOP_CHARACTERS = 4096
 _SEED_BITS = 32
 
@@ -94,7 +94,7 @@ class Common(Struct, kw_only=True):
     draft_model: str = DEFAULT
     adapters: str | None = None
     stream: bool = False
-    n: Annotated[int, Meta(ge=1, le=_MOST_CHOICES)] = 1
+    n: Annotated[int, Meta(ge=1, le=MOST_CHOICES)] = 1
     temperature: Size | UnsetType = UNSET
     top_p: Share | UnsetType = UNSET
     top_k: Limit | UnsetType = UNSET
@@ -156,12 +156,12 @@ class Common(Struct, kw_only=True):
 
     def _request(self, settings: Settings, api_key: str, **more: Any) -> ApiRequest:
         if self.best_of is not None and self.best_of != self.n:
-            raise _unserved("best_of", "every answer that is made is returned; give n")
+            raise unserved("best_of", "every answer that is made is returned; give n")
         for name, remedy in _UNSERVED.items():
             if (value := getattr(self, name)) and value != -1:
-                raise _unserved(name, remedy)
+                raise unserved(name, remedy)
         if self.structured_outputs.structural_tag:
-            raise _unserved("structured_outputs.structural_tag", "give tools, or a grammar")
+            raise unserved("structured_outputs.structural_tag", "give tools, or a grammar")
         if reserved := _RESERVED & self.chat_template_kwargs.keys():
             names = ", ".join(sorted(reserved))
             raise UsageError(f"chat_template_kwargs may not have {names}; leave them out")
@@ -219,7 +219,7 @@ class Common(Struct, kw_only=True):
             several_calls=several,
             not_enforced=(*untold, *(f"{path}.strict" for path in strict if forced is None)),
         )
-        return _repeated(request, self.n)
+        return repeated(request, self.n)
 
     def _sampling(self, settings: Settings) -> Sampling:
         chosen: dict[str, Any] = {}
@@ -234,76 +234,7 @@ class Common(Struct, kw_only=True):
         return Sampling(seed=seed, **chosen)
 
 
-class StreamOptions(Struct, kw_only=True):
-    """Options of a stream of chat completions or completions."""
-
-    include_usage: bool | None = False
-
-
-class Chat(Common, kw_only=True):
-    """The body of `/v1/chat/completions`; other APIs' chats are written as one."""
-
-    limits = ("max_completion_tokens", "max_tokens")
-
-    messages: list[Object]
-    tools: list[Object] = []
-    tool_choice: Any = "auto"
-    parallel_tool_calls: bool | None = None
-    logprobs: bool = False
-    max_completion_tokens: int | None = None
-    add_generation_prompt: bool | None = None
-    continue_final_message: bool | str | None = None
-    stream_options: StreamOptions = msgspec.field(default_factory=StreamOptions)
-
-    def requests(self, settings: Settings, api_key: str) -> list[ApiRequest]:
-        last: Object = self.messages[-1] if self.messages else {}
-        goes_on = last.get("role") == "assistant" and not last.get("tool_calls")
-        for name, is_so in (
-            ("continue_final_message", goes_on),
-            ("add_generation_prompt", not goes_on),
-        ):
-            value = getattr(self, name)
-            if value is not None and bool(value) != is_so:
-                remedy = "a last message is continued if it is the assistant's, and no other is"
-                raise _unserved(f"{name}: {str(bool(value)).lower()}", remedy)
-        return self._chat(
-            settings,
-            api_key,
-            messages=named("messages", self.messages),
-            tools=named("tools", self.tools),
-            choice=self.tool_choice,
-            several=self.parallel_tool_calls,
-        )
-
-
-class Completion(Common, kw_only=True):
-    """The body of `/v1/completions`. prompt: a text or the ids of one, or a list of these."""
-
-    prompt: str | list[Any]
-    suffix: str = ""
-    echo: bool = False
-    stream_options: StreamOptions = msgspec.field(default_factory=StreamOptions)
-
-    def requests(self, settings: Settings, api_key: str) -> list[ApiRequest]:
-        prompts = _prompts(self.prompt)
-        count = len(prompts) * self.n
-        require(count <= _MOST_CHOICES, f"at most {_MOST_CHOICES} answers are given, not {count}")
-        if not isinstance(self.logprobs, bool):  # as OpenAI's older API has it
-            self.top_logprobs = max(self.top_logprobs, self.logprobs)
-            self.logprobs = self.logprobs >= 0
-        if self.echo and self.logprobs:
-            raise _unserved(
-                "echo", "log-probabilities of prompts are not computed; leave one of both out"
-            )
-        request = self._request(settings, api_key, suffix=self.suffix)
-        found: list[ApiRequest] = []
-        for prompt in prompts:
-            sampling = self._sampling(settings)  # with a seed of its own, if none is given
-            found += _repeated(replace(request, prompt=prompt, sampling=sampling), self.n)
-        return found
-
-
-def _repeated(request: ApiRequest, count: int) -> list[ApiRequest]:
+def repeated(request: ApiRequest, count: int) -> list[ApiRequest]:
     """Several answers to one prompt, with seeds one after another."""
     seed = request.sampling.seed
     return [
@@ -312,7 +243,7 @@ def _repeated(request: ApiRequest, count: int) -> list[ApiRequest]:
     ]
 
 
-def _unserved(name: str, remedy: str) -> Refusal:
+def unserved(name: str, remedy: str) -> Refusal:
     """A field of another API that asks for another answer than is given."""
     return Refusal(400, f"{name} is not served: {remedy}", code="unsupported_parameter")
 
@@ -353,16 +284,3 @@ def _functions(tools: Iterable[tuple[str, Object]]) -> tuple[Object, ...]:
         require(fits, f"{path} has to be a function with {remedy}")
         functions.append(tool)
     return tuple(functions)
-
-
-def _prompts(prompt: str | list[Any]) -> list[str | list[int]]:
-    """Texts, or the ids of texts: one of either, or a list of them."""
-    is_list = isinstance(prompt, list) and all(isinstance(part, str | list) for part in prompt)
-    prompts = list(prompt) if is_list and prompt else [prompt]
-    many = f"prompt has {len(prompts)} texts, but at most {_MOST_CHOICES} may be"
-    require(len(prompts) <= _MOST_CHOICES, many)
-    for part in prompts:
-        are_ids = isinstance(part, list) and all(type(token) is int for token in part)
-        fits = isinstance(part, str) or are_ids
-        require(fits, "prompt has to be a text, the ids of one, or a list of these, not {}", part)
-    return prompts

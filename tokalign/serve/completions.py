@@ -1,4 +1,5 @@
-"""OpenAI's chat completions and completions, as mlx-lm's server writes them."""
+"""OpenAI's chat completions and completions: their fields, and answers as mlx-lm's server writes
+them."""
 
 from __future__ import annotations
 
@@ -11,17 +12,93 @@ from functools import partial
 from importlib.metadata import version
 from typing import Any, ClassVar, cast
 
+import msgspec
+from msgspec import Struct
+
 from tokalign import __version__
 from tokalign.conversation.blocks import Block, Step
+from tokalign.conversation.history import named
+from tokalign.errors import require
 from tokalign.runtime.rounds import Reading
+from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal
 from tokalign.serve.answer import Choice, Rendering, Usage, event
-from tokalign.serve.body import Chat, Common, Completion
+from tokalign.serve.body import MOST_CHOICES, Common, Object, repeated, unserved
 from tokalign.serve.job import Emitted
+from tokalign.serve.request import ApiRequest
 from tokalign.tokenizer.vocabulary import TargetId
 
 _DONE = b"data: [DONE]\n\n"
 _FINGERPRINT = f"tokalign-{__version__}-mlx-{version('mlx')}-{platform.platform()}"
+
+
+class StreamOptions(Struct, kw_only=True):
+    """Options of a stream of chat completions or completions."""
+
+    include_usage: bool | None = False
+
+
+class Chat(Common, kw_only=True):
+    """The body of `/v1/chat/completions`; other APIs' chats are written as one."""
+
+    limits = ("max_completion_tokens", "max_tokens")
+
+    messages: list[Object]
+    tools: list[Object] = []
+    tool_choice: Any = "auto"
+    parallel_tool_calls: bool | None = None
+    logprobs: bool = False
+    max_completion_tokens: int | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | str | None = None
+    stream_options: StreamOptions = msgspec.field(default_factory=StreamOptions)
+
+    def requests(self, settings: Settings, api_key: str) -> list[ApiRequest]:
+        last: Object = self.messages[-1] if self.messages else {}
+        goes_on = last.get("role") == "assistant" and not last.get("tool_calls")
+        for name, is_so in (
+            ("continue_final_message", goes_on),
+            ("add_generation_prompt", not goes_on),
+        ):
+            value = getattr(self, name)
+            if value is not None and bool(value) != is_so:
+                remedy = "a last message is continued if it is the assistant's, and no other is"
+                raise unserved(f"{name}: {str(bool(value)).lower()}", remedy)
+        return self._chat(
+            settings,
+            api_key,
+            messages=named("messages", self.messages),
+            tools=named("tools", self.tools),
+            choice=self.tool_choice,
+            several=self.parallel_tool_calls,
+        )
+
+
+class Completion(Common, kw_only=True):
+    """The body of `/v1/completions`. prompt: a text or the ids of one, or a list of these."""
+
+    prompt: str | list[Any]
+    suffix: str = ""
+    echo: bool = False
+    stream_options: StreamOptions = msgspec.field(default_factory=StreamOptions)
+
+    def requests(self, settings: Settings, api_key: str) -> list[ApiRequest]:
+        prompts = _prompts(self.prompt)
+        count = len(prompts) * self.n
+        require(count <= MOST_CHOICES, f"at most {MOST_CHOICES} answers are given, not {count}")
+        if not isinstance(self.logprobs, bool):  # as OpenAI's older API has it
+            self.top_logprobs = max(self.top_logprobs, self.logprobs)
+            self.logprobs = self.logprobs >= 0
+        if self.echo and self.logprobs:
+            raise unserved(
+                "echo", "log-probabilities of prompts are not computed; leave one of both out"
+            )
+        request = self._request(settings, api_key, suffix=self.suffix)
+        found: list[ApiRequest] = []
+        for prompt in prompts:
+            sampling = self._sampling(settings)  # with a seed of its own, if none is given
+            found += repeated(replace(request, prompt=prompt, sampling=sampling), self.n)
+        return found
 
 
 class Chats(Rendering):
@@ -208,3 +285,16 @@ def _usage(choices: Sequence[Choice]) -> dict[str, Any]:
             "rejected_prediction_tokens": usage.rejected,
         },
     }
+
+
+def _prompts(prompt: str | list[Any]) -> list[str | list[int]]:
+    """Texts, or the ids of texts: one of either, or a list of them."""
+    is_list = isinstance(prompt, list) and all(isinstance(part, str | list) for part in prompt)
+    prompts = list(prompt) if is_list and prompt else [prompt]
+    many = f"prompt has {len(prompts)} texts, but at most {MOST_CHOICES} may be"
+    require(len(prompts) <= MOST_CHOICES, many)
+    for part in prompts:
+        are_ids = isinstance(part, list) and all(type(token) is int for token in part)
+        fits = isinstance(part, str) or are_ids
+        require(fits, "prompt has to be a text, the ids of one, or a list of these, not {}", part)
+    return prompts
