@@ -246,6 +246,7 @@ def test_a_loaded_message_without_an_answer_gets_one(target: str, tmp_path: Path
     file.write_text(json.dumps([{"role": "user", "content": "Kto to?"}]), "utf-8")
     [answer] = answers(target, f"/load {file}", "/retry")
     assert answer["token_ids"] == answers(target, "Kto to?")[0]["token_ids"]
+    assert talk(target, f"/load {file}", "/retry", "/retry").err.count("same answer again") == 1
     result = talk(target, f"/load {file}", "A to?", f"/save {file}", f"/load {file}")
     assert "tokalign: " not in result.err
     assert result.err.count("no answer yet; /retry") == 1

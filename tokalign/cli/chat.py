@@ -219,8 +219,9 @@ class ChatSession:
             self._dialogue.ask(text)
             self._retries = 0
         else:
+            had_answer = not self._dialogue.awaits_answer
             self._dialogue.retry()
-            if self._model.is_greedy:
+            if had_answer and self._model.is_greedy:
                 note("greedy decoding gives the same answer again; /set temperature 0.7 varies it")
             self._retries += 1
         try:
