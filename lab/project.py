@@ -24,7 +24,7 @@ from tokalign.runtime.draft.knowledge import Knowledge, ModelKnowledge
 from tokalign.runtime.draft.neural import DRAFT, ModelDrafter
 from tokalign.runtime.draft.tree import TreeDrafter
 from tokalign.runtime.draft.trust import Mixing
-from tokalign.runtime.loop import Limits, decode
+from tokalign.runtime.loop import Decoding, Limits
 from tokalign.runtime.rounds import Context, Drafter, Event, Proposal, Round, Verdict, Verifier
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
@@ -144,7 +144,8 @@ def replayed(
     """The rounds of a text: the target goes on as it did, and takes the time that costs say."""
     verifier = TimedVerifier(ReplayVerifier(ids_of(text.length)), costs, clock)
     limits = Limits(max_tokens=text.length - text.given)
-    return decode(Context(ids_of(text.given)), drafter, verifier, limits=limits, clock=clock)
+    context = Context(ids_of(text.given))
+    return iter(Decoding(context, drafter, verifier, limits=limits, clock=clock))
 
 
 def _drafters(trace: ProposalTrace) -> list[str]:

@@ -47,7 +47,7 @@ from tokalign.runtime.draft.neural import ModelDrafter
 from tokalign.runtime.draft.trained import BLOCK, BeamDrafter, BlockDrafter
 from tokalign.runtime.draft.tree import FREE_ROWS, TreeDrafter
 from tokalign.runtime.draft.trust import Mixing
-from tokalign.runtime.loop import Limits, TargetVerifier, decode
+from tokalign.runtime.loop import Decoding, Limits, TargetVerifier
 from tokalign.runtime.mlx.beam_search import BeamShape
 from tokalign.runtime.mlx.dflash_session import DFlashSession
 from tokalign.runtime.mlx.drafter_folder import named_drafter
@@ -155,7 +155,7 @@ class Bench:
                 verifier = PlayingVerifier(session, text, store)
             context = Context(text.ids[: text.given])
             limits = Limits(max_tokens=len(text.output), target=session)
-            events = [*decode(context, drafter, verifier, limits=limits)]
+            events = [*Decoding(context, drafter, verifier, limits=limits)]
             assert [*context.emitted] == text.output, "an output differs"
             passes = sum(isinstance(event, Round) for event in events)
             self.counts.setdefault((name, most), []).append((len(text.output), passes))

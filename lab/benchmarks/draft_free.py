@@ -53,7 +53,7 @@ from tokalign.runtime.draft.costs import LearnedCosts, PassTimes
 from tokalign.runtime.draft.knowledge import Knowledge
 from tokalign.runtime.draft.tree import FREE_ROWS, ComingNoise
 from tokalign.runtime.drafting import Drafting, make_drafter
-from tokalign.runtime.loop import Limits, decode
+from tokalign.runtime.loop import Decoding, Limits
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.weights import vocabulary_size
 from tokalign.runtime.options import DraftingOptions
@@ -133,7 +133,7 @@ def decoded(outputs: OwnOutputs, condition: Condition, found: Found) -> Iterator
         verifier = condition.timed(RememberingVerifier(session, text, store))
         limits = Limits(max_tokens=min(outputs.tokens, len(text.output)))
         passes = len(found.rows)
-        for event in decode(context, drafter, verifier, limits=limits, clock=condition.clock):
+        for event in Decoding(context, drafter, verifier, limits=limits, clock=condition.clock):
             found.statistics.observe(event)
             if isinstance(event, Round):
                 found.rows.append(event.rows)

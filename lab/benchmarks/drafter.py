@@ -31,7 +31,7 @@ from tokalign.evaluate.replay import ReplayVerifier
 from tokalign.runtime.cost import read_curve
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.draft.costs import Costs
-from tokalign.runtime.loop import Limits, decode
+from tokalign.runtime.loop import Decoding, Limits
 from tokalign.runtime.mlx.beam_search import BeamShape
 from tokalign.runtime.mlx.drafter_folder import load_drafter
 from tokalign.runtime.mlx.hidden_states import HiddenStates
@@ -85,7 +85,7 @@ class World:
             session = RecurrentSession(self.drafter, states)  # type: ignore[arg-type]
             drafter = WholeBeams(session, shape, sampler)
             context, limits = Context(text.ids[: text.given]), Limits(max_tokens=len(text.output))
-            events = decode(context, drafter, ReplayVerifier(text.ids), limits=limits)
+            events = Decoding(context, drafter, ReplayVerifier(text.ids), limits=limits)
             yield from [event for event in events if isinstance(event, Round)][1:]
 
 

@@ -27,7 +27,7 @@ from lab.baselines.whole_beams import WholeBeams
 from tokalign.cli.texts import read_texts
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.draft.trained import BlockDrafter
-from tokalign.runtime.loop import Limits, TargetVerifier, decode
+from tokalign.runtime.loop import Decoding, Limits, TargetVerifier
 from tokalign.runtime.mlx.beam_search import BeamShape
 from tokalign.runtime.mlx.cached_drafter import CachedSession
 from tokalign.runtime.mlx.dflash import load_dflash
@@ -63,7 +63,7 @@ def _decoded(
 ) -> tuple[list[int], list[int]]:
     context, sampler = Context(prompt), Sampling(temperature=0.0)
     limits = Limits(max_tokens=count, target=session)
-    events = [*decode(context, drafter, TargetVerifier(session, sampler), limits=limits)]
+    events = [*Decoding(context, drafter, TargetVerifier(session, sampler), limits=limits)]
     rounds = [len(event.emitted) for event in events if isinstance(event, Round)]
     return [*context.emitted], rounds[1:]
 

@@ -52,7 +52,7 @@ from tokalign.runtime.draft.neural import DRAFT
 from tokalign.runtime.draft.tree import ComingNoise
 from tokalign.runtime.draft.trust import Mixing
 from tokalign.runtime.drafting import Drafting, make_drafter, make_model_drafter
-from tokalign.runtime.loop import Limits, decode
+from tokalign.runtime.loop import Decoding, Limits
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.options import DraftingOptions
@@ -144,7 +144,7 @@ def decoded(answer: Answer, way: Way, costs: RoundCosts, delays: float = 0.0) ->
     so it tells what they make the controller decide."""
     store, clock = way.store(), DelayedClock(delays, Random(answer.number))
     verifier = TimedVerifier(RecordedVerifier(answer, store), costs, clock)
-    events = decode(
+    events = Decoding(
         Context(answer.prompt),
         way.make(answer, store, clock),
         verifier,

@@ -30,7 +30,7 @@ from rich.progress import track
 from tokalign.cli.texts import read_texts
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.drafting import NoDrafter
-from tokalign.runtime.loop import Limits, TargetVerifier, decode
+from tokalign.runtime.loop import Decoding, Limits, TargetVerifier
 from tokalign.runtime.mlx.dflash_session import DFlashSession, Guess, listed_rows
 from tokalign.runtime.mlx.drafter_folder import named_drafter
 from tokalign.runtime.mlx.sampling import Sampling
@@ -64,7 +64,7 @@ def plainly(
     session = TargetModelSession(model, watch=None if network is None else network.watch)
     asking = None if network is None else Asking(cast("DFlashSession", network.session(session)))
     verifier = TargetVerifier(session, sampler)
-    for _ in decode(
+    for _ in Decoding(
         context, asking or NoDrafter(), verifier, limits=Limits(max_tokens=tokens, target=session)
     ):
         pass

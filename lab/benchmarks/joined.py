@@ -45,7 +45,7 @@ from tokalign.runtime.draft.neural import DRAFT, ModelDrafter, NeuralDrafter
 from tokalign.runtime.draft.tree import FREE_ROWS, ComingNoise
 from tokalign.runtime.draft.trust import Mixing
 from tokalign.runtime.drafting import Drafting, make_drafter, make_model_drafter
-from tokalign.runtime.loop import Limits, decode
+from tokalign.runtime.loop import Decoding, Limits
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.weights import vocabulary_size
@@ -180,7 +180,7 @@ class World:
             drafter = make(answers, how, text.noise(self.vocabulary))
             context = Context(text.ids[: text.given])
             limits = Limits(max_tokens=min(self.tokens, len(text.output)))
-            events = decode(context, drafter, verifier, limits=limits, clock=clock)
+            events = Decoding(context, drafter, verifier, limits=limits, clock=clock)
             found = [event for event in events if isinstance(event, Round)]
             assert context.emitted == text.output[: len(context.emitted)], "an output has changed"
             yield from found

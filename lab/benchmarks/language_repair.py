@@ -33,7 +33,7 @@ from tokalign.runtime.draft.knowledge import Knowledge
 from tokalign.runtime.draft.lookup import dictionary_sources
 from tokalign.runtime.draft.trained import BeamDrafter
 from tokalign.runtime.draft.tree import FREE_ROWS, TreeDrafter
-from tokalign.runtime.loop import Limits, decode
+from tokalign.runtime.loop import Decoding, Limits
 from tokalign.runtime.mlx.beam_search import BeamShape
 from tokalign.runtime.mlx.cached_drafter import CachedSession
 from tokalign.runtime.mlx.eagle3 import Eagle3Drafter, load_eagle3
@@ -103,7 +103,7 @@ def counted(
             made = free if block is None else Controller(known, free, block, timed=False)
         assert made is not None
         limits = Limits(max_tokens=len(ids) - prompt - _DEPTH - _ROWS)
-        events = decode(Context(ids[:prompt]), made, ReplayVerifier(ids), limits=limits)
+        events = Decoding(Context(ids[:prompt]), made, ReplayVerifier(ids), limits=limits)
         rounds = [event for event in events if isinstance(event, Round)][1:]
         accepted += sum(len(one.emitted) - 1 for one in rounds)
         passes += len(rounds)

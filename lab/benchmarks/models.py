@@ -28,7 +28,7 @@ from mlx_lm.models.cache import make_prompt_cache
 
 from tokalign.api.call import speculative_generate_step
 from tokalign.api.text import stream_generate
-from tokalign.runtime.loop import Limits, TargetVerifier, decode
+from tokalign.runtime.loop import Decoding, Limits, TargetVerifier
 from tokalign.runtime.mlx.cache import kinds_without_rewinding
 from tokalign.runtime.mlx.layers import leaves_of
 from tokalign.runtime.mlx.sampling import Sampling
@@ -102,7 +102,7 @@ def _drafted(model: Any, expected: list[int], *, trees: bool, **how: Any) -> lis
     context = Context([TargetId(i) for i in PROMPT[:12]])
     drafter = zoo.WildDrafter(expected, trees=trees and session.can_branch)
     limits = Limits(max_tokens=len(expected), context_length=session.context_length, target=session)
-    for _ in decode(context, drafter, TargetVerifier(session, Sampling()), limits=limits):
+    for _ in Decoding(context, drafter, TargetVerifier(session, Sampling()), limits=limits):
         pass
     return list(context.emitted)
 

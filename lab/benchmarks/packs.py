@@ -44,7 +44,7 @@ from tokalign.runtime.draft.lookup import (
 from tokalign.runtime.draft.mixing import Source
 from tokalign.runtime.draft.tree import TreeDrafter
 from tokalign.runtime.drafting import ASSUMED_COSTS
-from tokalign.runtime.loop import Limits, decode
+from tokalign.runtime.loop import Decoding, Limits
 from tokalign.runtime.rounds import Context, Round
 from tokalign.tables.backoff import BackoffTable
 from tokalign.tables.bundle import encode_bundle, read_bundle
@@ -257,7 +257,7 @@ def _play(
     )
     context = Context(prompt)
     counts: Counter[str] = Counter()
-    for one in decode(
+    for one in Decoding(
         context, drafter, ReplayVerifier([*prompt, *ids]), limits=Limits(max_tokens=len(ids))
     ):
         if isinstance(one, Round):

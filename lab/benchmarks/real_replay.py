@@ -46,7 +46,7 @@ from tokalign.runtime.draft.costs import MAX_DRAFT, LearnedCosts, PassTimes
 from tokalign.runtime.draft.knowledge import Knowledge, ModelKnowledge
 from tokalign.runtime.draft.neural import DRAFT, ModelDrafter
 from tokalign.runtime.drafting import make_drafter
-from tokalign.runtime.loop import Limits, decode
+from tokalign.runtime.loop import Decoding, Limits
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import TargetModelSession
@@ -176,7 +176,7 @@ class Player:
         drafter = make_drafter(drafting, *models, noise=noise)
         context = Context(prompt.target)
         limits = Limits(max_tokens=tokens, stop_ids=decoder.target.stop_ids)
-        events = decode(context, drafter, verifier, limits=limits, clock=clock)
+        events = Decoding(context, drafter, verifier, limits=limits, clock=clock)
         return context, [one for one in events if isinstance(one, Round)]
 
 

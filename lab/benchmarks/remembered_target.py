@@ -21,7 +21,7 @@ from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.draft.lookup import KEPT
 from tokalign.runtime.draft.tree import ComingNoise
 from tokalign.runtime.drafting import NoDrafter
-from tokalign.runtime.loop import Limits, TargetVerifier, decode
+from tokalign.runtime.loop import Decoding, Limits, TargetVerifier
 from tokalign.runtime.mlx.sampling import Sampler, Sampling
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.rounds import Context, Proposal, RowStore, Verdict
@@ -123,7 +123,7 @@ def sampled_text(
     context = Context(prompt)
     verifier = TargetVerifier(TargetModelSession(target.model), sampling)
     limits = Limits(max_tokens=tokens + MOST_DEPTH)
-    for _ in decode(context, NoDrafter(), verifier, limits=limits):
+    for _ in Decoding(context, NoDrafter(), verifier, limits=limits):
         pass
     return Text(list(context.ids), len(prompt), sampling)
 

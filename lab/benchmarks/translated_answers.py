@@ -30,7 +30,7 @@ from tokalign.cli.output import progress
 from tokalign.names.registry import resolve_tokenizer
 from tokalign.runtime.chat import Prompt
 from tokalign.runtime.drafting import Drafting, make_model_drafter
-from tokalign.runtime.loop import Limits, decode
+from tokalign.runtime.loop import Decoding, Limits
 from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.options import DraftingOptions
 from tokalign.runtime.rounds import Context, Round
@@ -49,7 +49,7 @@ class Played:
     ) -> None:
         sampler = sampling_of(answer).draft_sampler
         prompt = Prompt(target=answer.prompt)
-        events = decode(
+        events = Decoding(
             Context(answer.prompt),
             make_model_drafter(drafting, pair, prompt, session, sampler),
             RecordedVerifier(answer, None),

@@ -32,7 +32,7 @@ from lab.project import SimulatedClock
 from lab.round_costs import RoundCosts
 from tokalign.runtime.draft.lookup import KEPT
 from tokalign.runtime.drafting import Drafting
-from tokalign.runtime.loop import Limits, decode
+from tokalign.runtime.loop import Decoding, Limits
 from tokalign.runtime.options import DraftingOptions
 from tokalign.runtime.rounds import Context, Finished, Started
 from tokalign.tokenizer.vocabulary import TargetId
@@ -72,7 +72,7 @@ def test_an_answer_is_what_was_recorded_and_takes_what_its_rows_cost(way: Way) -
     assert found.time == pytest.approx(sum(COSTS.verify(rows) for rows in found.rows))
     assert len(found.rows) < len(answer.ids)
     context, store = Context(answer.prompt), way.store()
-    events = decode(
+    events = Decoding(
         context,
         way.make(answer, store, SimulatedClock()),
         RecordedVerifier(answer, store),

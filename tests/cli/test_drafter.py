@@ -77,10 +77,10 @@ def test_a_draft_model_and_a_drafter_draft_together(how: str, temperature: float
     prompt = decoder.prompt(PROMPT, use_template=False)
     request = Request(prompt, max_tokens=60, sampler=sampler, stop_ids=frozenset())
     decoding = decoder.begin(replace(request, options=PLAINLY))
-    expected, events = decoding.context, decoding.events()
+    expected, events = decoding.context, iter(decoding)
     assert [*events]
     decoding = decoder.begin(request)
-    context, events = decoding.context, decoding.events()
+    context, events = decoding.context, iter(decoding)
     rounds = [event for event in events if isinstance(event, Round)]
     assert context.emitted == expected.emitted
     if how == "rows":

@@ -14,7 +14,7 @@ from trees import ids
 
 from tokalign.evaluate.replay import replay
 from tokalign.runtime.drafting import NoDrafter
-from tokalign.runtime.loop import Limits, decode
+from tokalign.runtime.loop import Decoding, Limits
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.rounds import (
     UNBOUNDED,
@@ -87,7 +87,7 @@ def test_a_replay_emits_its_reference_exactly(
 def run(limits: Limits, reference: tuple[TargetId, ...], drafter: Fixed) -> list[Event]:
     from tokalign.evaluate.replay import ReplayVerifier
 
-    return list(decode(Context([]), drafter, ReplayVerifier(reference), limits=limits))
+    return list(Decoding(Context([]), drafter, ReplayVerifier(reference), limits=limits))
 
 
 def emitted_by(events: list[Event]) -> list[int]:
@@ -139,7 +139,7 @@ def test_statistics_stand_when_a_generation_is_interrupted() -> None:
     statistics, context = Statistics(), Context([])
 
     def fold() -> Iterator[Event]:
-        for event in decode(context, Fixed(8), Interrupted(), limits=Limits(max_tokens=9)):
+        for event in Decoding(context, Fixed(8), Interrupted(), limits=Limits(max_tokens=9)):
             statistics.observe(event)
             yield event
 
@@ -152,7 +152,7 @@ def test_statistics_stand_when_a_generation_is_interrupted() -> None:
 
 def test_a_consumer_may_stop_at_any_event() -> None:
     context = Context([])
-    events = decode(context, Fixed(8), Interrupted(), limits=Limits(max_tokens=9))
+    events = iter(Decoding(context, Fixed(8), Interrupted(), limits=Limits(max_tokens=9)))
     next(events), next(events)
     events.close()  # type: ignore[attr-defined]
     assert list(context.emitted) == [1]
@@ -162,7 +162,7 @@ def test_time_between_events_is_not_counted() -> None:
     """Only that of drafter and verifier is, and what the drafter learns is drafting of the next
     round."""
     ticks = iter(range(100))
-    events = decode(
+    events = Decoding(
         Context([]),
         Fixed(8),
         Interrupted(),

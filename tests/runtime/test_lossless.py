@@ -133,7 +133,7 @@ def play(pair: ModelPair, translation: str, sampling: Sampling) -> list[int]:
     decoder = decoder_of((replace(target, model=scripted, stop_ids=stop), draft), **how)
     request = Request(Prompt(target=prompt), max_tokens=len(script) + 9, sampler=sampling)
     decoding = decoder.begin(request)
-    context, events = decoding.context, decoding.events()
+    context, events = decoding.context, iter(decoding)
     drafted = [event for event in events if isinstance(event, Round) and event.tree]
     assert list(context.emitted) == script
     assert drafted

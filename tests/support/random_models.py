@@ -20,7 +20,7 @@ from tokalign.build.alignment import align
 from tokalign.runtime.decoder import Decoder
 from tokalign.runtime.drafting import Drafting
 from tokalign.runtime.generate import Generation
-from tokalign.runtime.loop import Limits, TargetVerifier, decode
+from tokalign.runtime.loop import Decoding, Limits, TargetVerifier
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.rounds import Context, Drafter, Proposal, Round, RowStore
@@ -159,7 +159,7 @@ def rounds_of(
     """The ids that a session emits after `prompt`, and the rounds that they came in."""
     context = Context([TargetId(i) for i in prompt])
     verifier = TargetVerifier(session, sampling, store)
-    events = decode(context, drafter, verifier, limits=limits, clock=clock)
+    events = Decoding(context, drafter, verifier, limits=limits, clock=clock)
     rounds = [event for event in events if isinstance(event, Round)]
     return list(context.emitted), rounds
 

@@ -399,6 +399,6 @@ def with_lookups(
     decoder = decoder_of((LanguageModel(model=model, tokenizer=tokenizer), None), **how)
     opening = Prompt(target=[TargetId(token) for token in prompt])
     decoding = decoder.begin(Request(opening, max_tokens=len(right)))
-    context, events = decoding.context, decoding.events()
+    context, events = decoding.context, iter(decoding)
     proposed = sum(len(event.tree) for event in events if isinstance(event, Round))
     return list(context.emitted), proposed

@@ -7,13 +7,13 @@ the text and decodes the rest. That is a lower bound: more text makes a better t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from tokalign.runtime.draft.lookup import DictionaryDrafter
-from tokalign.runtime.loop import Limits, decode
-from tokalign.runtime.rounds import Context, Drafter, Event, Proposal, Verdict
+from tokalign.runtime.loop import Decoding, Limits
+from tokalign.runtime.rounds import Context, Drafter, Proposal, Verdict
 from tokalign.runtime.statistics import Statistics
 from tokalign.tables.dictionary import Dictionaries, Dictionary
 from tokalign.tokenizer.tokenizer import Tokenizer
@@ -40,13 +40,11 @@ class ReplayVerifier:
         return Verdict(ids=accepted, path=tuple(path), rows=1 + len(tree))
 
 
-def replay(
-    reference: Sequence[TargetId], drafter: Drafter, *, prompt_tokens: int = 0
-) -> Iterator[Event]:
+def replay(reference: Sequence[TargetId], drafter: Drafter, *, prompt_tokens: int = 0) -> Decoding:
     """Decode what follows the first `prompt_tokens` ids of `reference`, which may be nothing."""
     rest = max(0, len(reference) - prompt_tokens)
     context = Context(reference[:prompt_tokens])
-    return decode(context, drafter, ReplayVerifier(reference), limits=Limits(max_tokens=rest))
+    return Decoding(context, drafter, ReplayVerifier(reference), limits=Limits(max_tokens=rest))
 
 
 def replay_texts(

@@ -98,7 +98,7 @@ class Generation:
         """The pieces of each round; none after a step of reading the prompt, see `reading`. Between
         two rounds or steps a generation may be left for good."""
         with wired(self._decoder.target.model):
-            for event in self.decoding.events():
+            for event in self.decoding:
                 pieces = self.take(event)
                 if isinstance(event, Round):
                     self.rounds.append(replace(event, logprobs=None))  # too large to keep

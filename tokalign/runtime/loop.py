@@ -136,8 +136,8 @@ class Decoding:
         """Whether the coming round is the last one, whatever it gives."""
         return self._room == 1
 
-    def events(self) -> Iterator[Event]:
-        """All of it; the events are the only output."""
+    def __iter__(self) -> Iterator[Event]:
+        """All of it, as events, which are the only output."""
         yield Started(len(self.context.ids))
         yield from self.reading()
         while self.ends is None:
@@ -201,18 +201,6 @@ class Decoding:
         self.drafter.observe(round_)
         self._learning = self._clock() - began
         return round_
-
-
-def decode(
-    context: Context,
-    drafter: Drafter,
-    verifier: Verifier,
-    *,
-    limits: Limits,
-    clock: Callable[[], float] = perf_counter,
-) -> Iterator[Event]:
-    """The events of a `Decoding`."""
-    return Decoding(context, drafter, verifier, limits=limits, clock=clock).events()
 
 
 _Mask: TypeAlias = NDArray[np.bool_] | None

@@ -21,7 +21,7 @@ from tokalign.runtime.draft.knowledge import Knowledge, ModelKnowledge, ModelWor
 from tokalign.runtime.draft.neural import DRAFT, Acceptance
 from tokalign.runtime.draft.tree import TreeDrafter
 from tokalign.runtime.drafting import NoDrafter
-from tokalign.runtime.loop import Limits, decode
+from tokalign.runtime.loop import Decoding, Limits
 from tokalign.runtime.rounds import Context, Drafter, Event, Proposal, Round, Verdict
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
@@ -88,7 +88,7 @@ class Watched(Drafter):
 
 def run(drafter: Drafter, tokens: int, device: Device) -> list[Event]:
     limits = Limits(max_tokens=tokens)
-    return list(decode(Context([TargetId(0)]), drafter, device, limits=limits, clock=device))
+    return list(Decoding(Context([TargetId(0)]), drafter, device, limits=limits, clock=device))
 
 
 def test_plain_rounds_run_ahead_and_are_timed_from_round_to_round() -> None:
@@ -139,7 +139,7 @@ def test_one_strange_moment_while_plain_decoding_is_timed_stops_no_drafting(
     rounds, source = list[Round](), Guesses(lambda: text.random() < 0.9)
     for tokens in (first, 300) if first else (300,):
         limits, controller = Limits(max_tokens=tokens), Controller(knowledge, TreeDrafter([source]))
-        for event in decode(
+        for event in Decoding(
             Context([TargetId(0)]), controller, device, limits=limits, clock=device
         ):
             rounds += [event] if isinstance(event, Round) else []
@@ -353,7 +353,7 @@ def test_a_pass_under_way_is_never_thrown_away() -> None:
         watched = Watched(Controller(knowledge, TreeDrafter([]), model))
         target = TimedVerifier(ReplayVerifier(ids_of(text.length)), truth, clock)
         limits = Limits(max_tokens=300)
-        for _ in decode(Context(ids_of(text.given)), watched, target, limits=limits, clock=clock):
+        for _ in Decoding(Context(ids_of(text.given)), watched, target, limits=limits, clock=clock):
             pass
         for before, after in pairwise(watched.proposals):
             assert not (before.run_ahead and after.tree)
@@ -391,7 +391,7 @@ def test_rows_are_learned_as_the_target_computed_them(monkeypatch: pytest.Monkey
     second_per_row = RoundCosts(rows=tuple(map(float, range(1, 10))))
     target = TimedVerifier(ReplayVerifier([TargetId(1)] * 60), second_per_row, clock)
     limits = Limits(max_tokens=20)
-    for event in decode(Context([TargetId(1)]), controller, target, limits=limits, clock=clock):
+    for event in Decoding(Context([TargetId(1)]), controller, target, limits=limits, clock=clock):
         rows += [event.rows] if isinstance(event, Round) and event.tree else []
     # A round takes what its rows took; the first draft, which reads the prompt, is not timed.
     assert times.observed[-len(rows) + 1 :] == [(one, float(one)) for one in rows[1:]]
@@ -413,7 +413,7 @@ def test_what_a_reader_hides_of_a_pass_is_no_gain_of_drafting(
 
     def decoded(drafter: Drafter, device: Device) -> float:
         limits = Limits(max_tokens=1500)
-        events = decode(Context([TargetId(0)]), drafter, device, limits=limits, clock=device)
+        events = Decoding(Context([TargetId(0)]), drafter, device, limits=limits, clock=device)
         for event in events:
             device.now += pause * len(event.emitted) if isinstance(event, Round) else 0.0
         return device.now
@@ -471,7 +471,7 @@ def test_passes_of_others_that_run_ahead_are_nobody_elses_time(jobs: int) -> Non
         free = TreeDrafter([Guesses(lambda: True)] if job % 2 else [])
         controller, target = Controller(knowledge, free), Target(device)
         context = Context([TargetId(0)])
-        running.append(decode(context, controller, target, limits=limits, clock=device))
+        running.append(Decoding(context, controller, target, limits=limits, clock=device))
     while running:
         events = running.popleft()
         one = next((event for event in events if isinstance(event, Round)), None)
@@ -529,7 +529,7 @@ def test_a_model_reads_a_prompt_when_the_rest_of_the_answer_should_save_that(
     prompt = Context([TargetId(0)] * 100)
     rounds = [
         one
-        for one in decode(prompt, controller, target, limits=limits, clock=clock)
+        for one in Decoding(prompt, controller, target, limits=limits, clock=clock)
         if isinstance(one, Round)
     ]
     assert bool(asked) == reads
@@ -566,7 +566,7 @@ def test_a_model_that_may_be_right_more_often_than_usual_reads_to_find_out(
     free = TreeDrafter([ScriptedSource(0, 0.7)] if usual == 0.5 else [])
     controller, device = Controller(knowledge, free, ScriptedModel(guess)), Device(rows, host=0.0)
     prompt, limits = Context([TargetId(0)] * ids), Limits(max_tokens=60 if reads else 600)
-    for _ in decode(prompt, controller, device, limits=limits, clock=device):
+    for _ in Decoding(prompt, controller, device, limits=limits, clock=device):
         pass
     assert bool(asked) == reads
 

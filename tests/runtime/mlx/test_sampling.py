@@ -16,7 +16,7 @@ from numpy.testing import assert_allclose
 from random_models import VOCABULARY, WildDrafter, generate
 
 from tokalign.runtime.drafting import NoDrafter
-from tokalign.runtime.loop import Limits, TargetVerifier, decode
+from tokalign.runtime.loop import Decoding, Limits, TargetVerifier
 from tokalign.runtime.mlx.noise import TARGET, gumbel
 from tokalign.runtime.mlx.sampling import Sampling, logprobs_of
 from tokalign.runtime.mlx.session import PassRows, top_k
@@ -134,7 +134,7 @@ def test_plain_decoding_runs_ahead_of_the_host() -> None:
             return ids
 
     verifier = TargetVerifier(Session(), Sampling())  # type: ignore[arg-type]
-    list(decode(Context([TargetId(1)]), NoDrafter(), verifier, limits=Limits(max_tokens=3)))
+    list(Decoding(Context([TargetId(1)]), NoDrafter(), verifier, limits=Limits(max_tokens=3)))
     assert order == ["pass", "pass", "read", "pass", "read", "read"]
 
 

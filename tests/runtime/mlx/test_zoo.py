@@ -355,7 +355,7 @@ def test_a_cache_of_an_unknown_kind_decodes_plainly_and_says_so() -> None:
     assert [line for line in lines if "LayerCache" in line and "plainly" in line]
     prompt = Prompt(target=[TargetId(i) for i in PROMPT[:12]])
     decoding = decoder.begin(Request(prompt, max_tokens=20))
-    assert [*decoding.events()]
+    assert [*decoding]
     assert list(decoding.context.emitted) == mlx_lm_emits("deepseek_v41", 12, 20)
 
 
