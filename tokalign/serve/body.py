@@ -65,10 +65,11 @@ _UNSERVED = {
     "bad_words": "give logit_bias",
     "include_stop_str_in_output": "leave it out; the text that ends an answer is no part of it",
     "min_tokens": "leave it out",
+    "stop_regex": "give stop",
     "truncate_prompt_tokens": "shorten the prompt",
     "use_beam_search": "leave it out",
 }
-"""OpenAI's older field and vLLM's that would change the answer, and what to do."""
+"""OpenAI's older field, and vLLM's and SGLang's that would change the answer, and what to do."""
 
 _RESERVED = RESERVED | {"tools"}
 """Variables of the template that have a field of their own."""
@@ -136,6 +137,7 @@ class Common(Struct, kw_only=True):
     bad_words: Any = None
     include_stop_str_in_output: Any = None
     min_tokens: Any = None
+    stop_regex: Any = None
     truncate_prompt_tokens: Any = None
     use_beam_search: Any = None
     return_progress: bool = False
