@@ -8,6 +8,7 @@ from typing import Any
 
 import mlx.core as mx
 from mlx.utils import tree_map
+from msgspec.structs import asdict
 
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.drafter_folder import load_drafter, save_drafter
@@ -27,11 +28,11 @@ class RecurrentLearner(DrafterLearner):
     reads_window = False
 
     def new(self, target: LanguageModel[TargetId]) -> Made:
-        return RecurrentDrafter(self.shape, TargetEnds.of(target.model)), self.shape.to_json()
+        return RecurrentDrafter(self.shape, TargetEnds.of(target.model)), asdict(self.shape)
 
     def continued(self, target: LanguageModel[TargetId], folder: Path) -> Made:
         drafter: Any = load_drafter(folder, target)
-        return drafter, drafter.config.to_json()
+        return drafter, asdict(drafter.config)
 
     def states(self, batch: WindowBatch) -> Array:
         state, exits = self.module.initial_state(batch.states), []
@@ -42,7 +43,7 @@ class RecurrentLearner(DrafterLearner):
 
     def logits(self, states: Array, ids: Array = None) -> Array:
         everything = ids is None or len(ids) == self.module.config.vocabulary_size
-        return self.module.logits(states) if everything else self.module.logits_among(states, ids)
+        return self.module.logits(states, None if everything else ids)
 
     def save(self, folder: Path, record: Mapping[str, Any]) -> None:
         trained = self.module.parameters()

@@ -12,7 +12,7 @@ from tokalign.runtime.draft.growth import Answer
 from tokalign.runtime.options import DEFAULT_ALTERNATIVES
 from tokalign.runtime.rounds import Context, Drafter, Meanwhile, Proposal, Round, nothing
 from tokalign.runtime.translation.base import Asked, Pair, Translation
-from tokalign.runtime.translation.by_token import ContextWindow, same_tokenizer, token_intersection
+from tokalign.runtime.translation.by_token import ByToken, ContextWindow, same_tokenizer
 from tokalign.runtime.translation.exact import ExactTranslation
 from tokalign.tables.alignment import Alignment
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
@@ -249,6 +249,6 @@ def make_translation(
     if kind == "context":
         return ContextWindow(pair, prompt.draft_text(pair, chunked=True), int(window))
     if kind == "intersection":
-        table = alignment().intersection
-        return token_intersection(pair, prompt.draft_text(pair), table, sampler)
+        shared = pair.with_roles(alignment().intersection)
+        return ByToken(prompt.draft_text(pair), shared, sampler)
     return ExactTranslation(pair, prompt.draft_text(pair), alignment(), sampler=sampler)

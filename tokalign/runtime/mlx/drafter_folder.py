@@ -18,6 +18,7 @@ from typing import Any, Protocol, cast
 import mlx.core as mx
 from mlx.utils import tree_flatten
 from msgspec import convert
+from msgspec.structs import asdict
 
 from tokalign.errors import (
     BundleError,
@@ -88,7 +89,7 @@ def save_drafter(
     config = {
         "format": DRAFTER_FORMAT,
         "version": DRAFTER_VERSION,
-        "drafter": drafter.config.to_json(),
+        "drafter": asdict(drafter.config),
         "target": dict(target),
         "weights": weights.name,
         "sha256": digest,

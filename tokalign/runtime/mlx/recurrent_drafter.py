@@ -19,7 +19,6 @@ from typing import Annotated, Any, Literal
 import mlx.core as mx
 import mlx.nn as nn
 from msgspec import Meta, Struct, convert
-from msgspec.structs import asdict
 
 from tokalign.runtime.mlx.beam_search import BeamSession, State, Step
 from tokalign.runtime.mlx.published_drafter import Weights, fill, from_folder
@@ -64,9 +63,6 @@ class DrafterConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     def concatenates(self) -> bool:
         """Whether the residual blocks compute on [h, s] as it is."""
         return self.head == "full" and self.exit_width == self.hidden_size + self.width
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 class ResidualBlock(nn.Module):  # type: ignore[misc]
@@ -134,21 +130,17 @@ class RecurrentDrafter(TrainedDrafter):
             exit_ = block(exit_)
         return (recurrent, context), exit_
 
-    def logits(self, exit_: Array) -> Array:
-        """Logits f[..., V] from the residual blocks' output f[..., E]."""
-        exit_ = self._projected(exit_)
-        return exit_ if self.has_head else self._ends.unembed(exit_.astype(self._ends.dtype))
-
-    def logits_among(self, exit_: Array, ids: Array) -> Array:
-        """Logits f[..., n] of ids i[n] alone, by a tied head; cheaper than `logits` if they are
-        few."""
-        rows = self._ends.head_rows(ids)
-        return self._projected(exit_).astype(rows.dtype) @ rows.T
-
-    def _projected(self, exit_: Array) -> Array:
+    def logits(self, exit_: Array, ids: Array = None) -> Array:
+        """Logits f[..., V] from the residual blocks' output f[..., E]; or of ids i[n] alone, which
+        is cheaper by a tied head if they are few."""
         for layer in self.head:
             exit_ = layer(exit_)
-        return exit_
+        if self.has_head:
+            return exit_ if ids is None else exit_[..., ids]
+        if ids is None:
+            return self._ends.unembed(exit_.astype(self._ends.dtype))
+        rows = self._ends.head_rows(ids)
+        return exit_.astype(rows.dtype) @ rows.T
 
     @cached_property
     def compiled_step(self) -> Step:

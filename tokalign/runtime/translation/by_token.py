@@ -51,6 +51,10 @@ class MappedIds:
 class ByToken:
     """One draft token is one target token. text: what the draft model reads. shared: the target id
     of each draft id; no other may be chosen. sampler: how the target chooses; None for its argmax.
+
+    Source: for `intersection`, token-level intersection (TLI) of "Accelerating LLM Inference with
+    Lossless Speculative Decoding Algorithms for Heterogeneous Vocabularies" (Timor et al., 2025),
+    on a byte-exact map; special tokens are matched by role.
     """
 
     def __init__(
@@ -138,18 +142,6 @@ def same_tokenizer(pair: Pair, sampler: Sampling | None = None) -> ByToken:
         if token not in special_drafts
     }
     return ByToken(MappedIds(shared, spelled), shared, sampler)
-
-
-def token_intersection(
-    pair: Pair, text: DraftText, table: Intersection, sampler: Sampling | None = None
-) -> ByToken:
-    """`intersection`: the draft may choose only tokens that the target has, byte for byte.
-
-    Special tokens are matched by role. sampler: as for `ByToken`.
-    Source: token-level intersection (TLI) of "Accelerating LLM Inference with Lossless Speculative
-    Decoding Algorithms for Heterogeneous Vocabularies" (Timor et al., 2025), on a byte-exact map.
-    """
-    return ByToken(text, pair.with_roles(table), sampler)
 
 
 class ContextWindow:
