@@ -137,6 +137,13 @@ def test_wrong_words_are_refused(home: Path, typed: str, told: str) -> None:
     run(*typed.split(), typed="x").is_refused(2, told)
 
 
+@pytest.mark.parametrize("text", ["Co to jest TCP/IP?", "Ala ma kota. " * 900])
+def test_a_prompt_in_the_place_of_a_name_is_not_repeated_whole(home: Path, text: str) -> None:
+    ended = run("decode", text, typed="x")
+    ended.is_refused(2, "a prompt comes after the name of a model")
+    assert len(ended.err) < 400
+
+
 def test_a_name_is_checked_before_anything_heavy_is_imported() -> None:
     program = (
         "import sys; from tokalign.cli import main\n"

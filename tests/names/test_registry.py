@@ -246,7 +246,7 @@ def test_the_weights_are_downloaded_after_the_tokenizer_was(
 
 
 def test_a_repository_that_the_hub_does_not_have_is_said_so(resolve: Resolver) -> None:
-    for name in ("someone/else", "not a/name"):
+    for name in ("someone/else", "not--a/name"):
         answer = resolve("resolve_tokenizer", name)
         assert "the Hub has no public repository of this name" in answer
         assert "try again" not in answer

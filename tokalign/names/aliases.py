@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import tomllib
 from collections.abc import Mapping
@@ -11,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tokalign.errors import MissingAssetError, UsageError
+from tokalign.errors import MissingAssetError, UsageError, shown
 from tokalign.storage import as_path
 
 
@@ -63,15 +64,16 @@ def find_alias(name: str) -> Alias:
     alias = aliases().get(name.lower())
     if alias is not None:
         return alias
-    if "/" not in name:
+    is_path = name.startswith((".", "/", "~")) or name.endswith("/")
+    if "/" not in name or (" " in name and not is_path):
         close = _closest(name.lower())
+        hint = f" (did you mean {close}?)" if close else ""
+        hint = hint or " (a prompt comes after the name of a model)" * (" " in name)
         raise UsageError(
-            f"{name} is neither an alias nor a path"
-            + (f" (did you mean {close}?)" if close else "")
-            + "; `tokalign models` lists the aliases, and a name may also be a local path or a Hub "
-            "repository (owner/name)"
+            f"{shown(name)} is neither an alias nor a path{hint}; `tokalign models` lists the "
+            "aliases, and a name may also be a local path or a Hub repository (owner/name)"
         )
-    if name.count("/") > 1 or name.startswith((".", "/", "~")) or name.endswith("/"):
+    if name.count("/") > 1 or is_path:
         raise MissingAssetError(
             f"{name} does not exist; give an existing path, or an alias of `tokalign models`"
         )
@@ -80,7 +82,13 @@ def find_alias(name: str) -> Alias:
 
 def check_name(name: str) -> str:
     """The name, if it can stand for a model. Raises: as `find_alias`."""
-    if not as_path(name).exists():
+    try:
+        is_there = as_path(name).exists()
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:  # as a prompt in the place of the name may be
+            raise
+        is_there = False
+    if not is_there:
         find_alias(name)
     return name
 
