@@ -23,7 +23,7 @@ from served import LOOP, demo_settings
 
 from tokalign.conversation.prompts import fill_in_ends
 from tokalign.errors import UsageError
-from tokalign.names.memory import machine_memory
+from tokalign.names.memory import WORKING_SET, machine_memory
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.grammar import Grammar
 from tokalign.runtime.mlx.sampling import Sampling
@@ -248,7 +248,7 @@ def test_caches_that_find_no_room_in_memory_wait_for_those_in_use(
     begun, models, one = begun_at_once(monkeypatch, 0, prompts)
     assert begun == 1
     for many in (3, 1, 2):
-        memory = (models + (many + 0.5) * one) / keeping._WORKING_SET
+        memory = (models + (many + 0.5) * one) / WORKING_SET
         begun, _, _ = begun_at_once(monkeypatch, memory, prompts)
         assert min(many, 2) <= begun <= many
 
@@ -303,7 +303,7 @@ def test_kept_contexts_make_way_for_a_single_answer_that_grows(
         wait_for(lambda: kept.nbytes > 0)
         one, sizes = kept.nbytes, list[tuple[int, int]]()
         room = 2.2 * one
-        memory = (scheduler.models.loaded.nbytes + room) / keeping._WORKING_SET
+        memory = (scheduler.models.loaded.nbytes + room) / WORKING_SET
         monkeypatch.setattr(keeping, "machine_memory", lambda: memory)
 
         def record() -> None:

@@ -13,6 +13,10 @@ from tokalign.errors import UsageError
 COMFORT = 2 / 3
 """The share of the memory that weights may take, so that contexts and other programs have room."""
 
+WORKING_SET = 0.75
+"""The share of the memory that weights and caches may take together: about what Metal recommends,
+which ends a process that asks for more."""
+
 
 def machine_memory() -> int:
     """Bytes of memory that this process may use at most: the machine's, or its container's."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Sequence
 
-from tokalign.names.memory import machine_memory
+from tokalign.names.memory import WORKING_SET, machine_memory
 from tokalign.runtime.mlx.context_files import ContextFiles
 from tokalign.runtime.mlx.contexts import Contexts, Held
 from tokalign.runtime.mlx.layers import expected_bytes, least_positions
@@ -19,10 +19,6 @@ from tokalign.serve.models import Models
 
 _READ_AT_ONCE = 32
 """Ids of a prompt that are read in less time than contexts on disk are searched."""
-
-_WORKING_SET = 0.75
-"""The share of the memory that weights and caches may take together: about what Metal recommends,
-which ends a process that asks for more."""
 
 GROWTH = 1024
 """Ids of an answer for which room is made at a time: by default, its limit is the context's."""
@@ -73,7 +69,7 @@ class Keeping:
     @property
     def _room(self) -> float:
         """Bytes of memory beside the models."""
-        return _WORKING_SET * machine_memory() - self._models.loaded.nbytes
+        return WORKING_SET * machine_memory() - self._models.loaded.nbytes
 
     def _expected_bytes(self, jobs: Collection[Job]) -> float:
         """What the caches of these jobs will take, by those of each model that have read most."""

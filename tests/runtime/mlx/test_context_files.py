@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import zoo
 
+from tokalign.runtime.mlx import context_files
 from tokalign.runtime.mlx.context_file import digest_of, read_header
 from tokalign.runtime.mlx.context_files import ContextFiles
 from tokalign.runtime.mlx.contexts import NOTHING, Held
@@ -265,6 +266,16 @@ def test_the_bytes_are_bounded_and_the_latest_stay() -> None:
     ] * 3
     forget_remembered()
     assert not [*contexts_folder().rglob("*.safetensors")]
+
+
+def test_a_context_is_not_kept_where_memory_has_no_room_for_a_copy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _, held = read("full", [1] * 40)
+    notes, room = list[str](), mx.get_active_memory() + 30_000
+    monkeypatch.setattr(context_files, "machine_memory", lambda: room / context_files.WORKING_SET)
+    assert not opened(note=notes.append).keep(held)
+    assert len(notes) == 1
 
 
 def test_the_draft_model_s_context_comes_back_beside_the_target_s() -> None:

@@ -67,6 +67,15 @@ def test_a_cache_out_of_a_batch_keeps_nothing_of_the_others() -> None:
     assert np.array_equal(np.array(held.layers[0].keys), expected)
 
 
+def test_a_long_context_is_kept_without_room_for_a_second_one() -> None:
+    layers = [filled(3000, number) for number in range(8)]
+    mx.eval([layer.state for layer in layers])
+    held, size = mx.get_active_memory(), sum(layer.nbytes for layer in layers)
+    mx.reset_peak_memory()
+    Contexts(size=1, most_bytes=None).keep(Chain(OWNER, 3000), Held(layers, [1] * 3000))
+    assert mx.get_peak_memory() - held < size / 4
+
+
 def test_room_for_further_positions_is_given_back_and_taken_again() -> None:
     contexts = Contexts(size=10, most_bytes=None)
     keep(contexts, range(30))

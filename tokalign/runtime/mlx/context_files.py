@@ -31,6 +31,7 @@ import numpy as np
 from mlx_lm.models.cache import make_prompt_cache
 from numpy.typing import NDArray
 
+from tokalign.names.memory import WORKING_SET, machine_memory
 from tokalign.runtime.mlx.context_file import (
     BY_POSITION,
     KINDS,
@@ -125,6 +126,10 @@ class ContextFiles:
         node = ContextFile(key, before, begin, ids, kinds, draft)
         arrays, rest = taken_apart(leaves, begin, len(ids))
         arrays["ids"] = mx.array(ids)
+        copied = sum(array.nbytes for array in arrays.values())
+        if mx.get_active_memory() + copied > WORKING_SET * machine_memory():
+            self._note(f"a context is not kept on disk: no memory for a copy of {copied:,} bytes")
+            return ""
         mx.eval(list(arrays.values()))
         with self._lock:
             self._nodes[key] = node

@@ -201,10 +201,10 @@ def _compact(layers: Sequence[Any]) -> None:
     """Free what a cache keeps alive beyond what it holds.
 
     That is room for up to 255 more positions, all positions of the prompt that filled a ring, and
-    the arrays of a whole batch until a cache that was taken out of it is computed.
+    the arrays of a whole batch until a cache that was taken out of it is computed. One layer after
+    another is copied, so that memory has to have room for one.
     """
-    leaves = leaves_of(layers)
-    for layer in leaves:
+    for layer in leaves_of(layers):
         if type(layer) is KVCache and layer.keys is not None:
             _cut(layer, slice(0, layer.offset))
         if type(layer) is RotatingKVCache and not layer.keep and layer.keys is not None:
@@ -212,7 +212,7 @@ def _compact(layers: Sequence[Any]) -> None:
             if layer._idx == rows > most:  # all are in their order
                 _cut(layer, slice(rows - most, rows))
                 layer._idx = most
-    mx.eval([layer.state for layer in leaves])
+        mx.eval(layer.state)
 
 
 def _cut(layer: Any, positions: slice) -> None:
