@@ -97,6 +97,15 @@ def test_one_that_drafts_everything(config: Any, kind: str, target: Path, tmp_pa
     assert list(found)[2] == "verdict"
 
 
+@pytest.mark.parametrize("config", [BLOCK, BEAM])
+def test_one_that_was_trained_here_for_another_tokenizer(
+    config: Any, target: Path, tmp_path: Path
+) -> None:
+    folder = written(tmp_path / "it", config, ASCII)
+    (folder / "training.json").write_text(json.dumps({"target": {"tokenizer": "0123"}}))
+    assert "trained for another tokenizer" in judged(target, folder, "Ala.\n")["verdict"]
+
+
 @pytest.mark.parametrize(
     ("config", "kind"),
     [

@@ -152,7 +152,7 @@ class ExactTranslation:
             extend=self._translator.extend,
             sampler=sampler,
             start=start,
-            firsts=self._tree_firsts,
+            firsts=self._firsts,
             least=least,
             ahead=ahead,
             known=known(),
@@ -179,13 +179,11 @@ class ExactTranslation:
         return pending
 
     @cached_property
-    def _firsts(self) -> FirstIds:
+    def _firsts(self) -> FirstIds | None:
+        """What draft ids compete by; None for themselves, where the target takes its argmax."""
+        if self._sampler is None:
+            return None
         return self._pair.first_ids(self._alignment.intersection)
-
-    @property
-    def _tree_firsts(self) -> FirstIds | None:
-        """What the ids of a tree compete by: themselves, where the target takes its argmax."""
-        return None if self._sampler is None else self._firsts
 
     def _listed(
         self, session: DraftModelSession, rows: Array, start: int, ahead: Ahead
@@ -194,7 +192,7 @@ class ExactTranslation:
         if not ahead.tree or rows is None:
             return list
         positions = [start + count for count in ahead.positions]
-        return session.listed(rows, CHILDREN, self._tree_firsts, self._sampler, positions)
+        return session.listed(rows, CHILDREN, self._firsts, self._sampler, positions)
 
     # -- chains ------------------------------------------------------------------------------------
 
@@ -214,15 +212,13 @@ class ExactTranslation:
         cover = covers.best_with(ranked[0])
         found: Sequence[TargetId] = cover.ids or ()
         if steps and cover.data:
-            text, sampler = self._text.ids, self._sampler
+            text, sampler, firsts = self._text.ids, self._sampler, self._firsts
             own = [*text[: len(text) - cover.back], cover.token]
-            if sampler is None:
+            if sampler is None or firsts is None:
                 drafted = session.draft(own, steps).ids
             else:
                 first = len(ids) + len(found)
-                drafted = session.draw(
-                    own, steps, sampler=sampler, first=first, firsts=self._firsts
-                )
+                drafted = session.draw(own, steps, sampler=sampler, first=first, firsts=firsts)
             found = self._join_drafted(cover, drafted, counts)
         return found, cover.back
 
