@@ -414,7 +414,12 @@ SEVERAL = {
     "seed_oss": [
         "<function=f>\n<parameter=x>1</parameter>\n</function>\n<function=g>\n</function>\n"
     ],
-    "gemma4": ["call:f{x:1}call:g{}", ":f{x:1}:g{}", ":call:f{x:1}:call:g{}"],
+    "gemma4": [
+        "call:f{x:1}call:g{}",
+        ":f{x:1}:g{}",
+        ":call:f{x:1}:call:g{}",
+        "call:f(x=1)call:g()",
+    ],
     "function_gemma": ["call:f{x:1}<end_function_call><start_function_call>call:g{}"],
     "pythonic": [
         "[f(x=1), g()]",
@@ -575,6 +580,7 @@ PYTHON: list[tuple[str, Any]] = [
     ('{"a": [1, True, null], "b": {}}', {"a": [1, True, None], "b": {}}),
     ("[ 1,-2.5, .5, 1_000 ]", [1, -2.5, 0.5, 1000]),
     ("None", None),
+    ("(800, [1, 2, ], {'a': 5,}, )", [800, [1, 2], {"a": 5}]),
     ("07", 7),
     ("123456789012345678901234567890", 123456789012345678901234567890),
 ]

@@ -203,25 +203,30 @@ def _json_member(source: Incoming, begin: str, depth: int) -> Reading[None]:
     yield from json_value(source, depth)
 
 
-def container(source: Incoming, depth: int, member: Member, keys: str = "") -> Reading[None]:
-    """A list or an object with Python's separators. member: reads a member, with its key. keys:
-    what every key of an object begins with; before it is seen, nothing is yielded."""
+def container(
+    source: Incoming, depth: int, member: Member, keys: str = "", *, round_as: str = "[]"
+) -> Reading[None]:
+    """A list or an object with Python's separators; a comma may come before its end. member: reads
+    a member, with its key. keys: what every key of an object begins with; before it is seen,
+    nothing is yielded. round_as: the brackets that are written for round ones."""
     if depth > DEEPEST:
         raise UnreadableError
-    begin = yield from source.expect("{", "[")
-    end = "}" if begin == "{" else "]"
+    begin = yield from source.expect("{", "[", "(")
+    end = {"{": "}", "[": "]", "(": ")"}[begin]
+    brackets = round_as if begin == "(" else begin + end
     following = yield from source.following()
     if keys and begin == "{" and following not in (keys, end):
         raise UnreadableError if following else CutOffError
-    yield begin
-    if following == end:
-        yield (yield from source.expect(end))
-        return
-    mark = ","
-    while mark == ",":
+    yield brackets[0]
+    before = ""
+    while (yield from source.following()) != end:
+        yield before
         yield from member(source, begin, depth + 1)
-        mark = yield from source.mark(",", end)
-        yield ", " if mark == "," else end
+        if (yield from source.mark(",", end)) == end:
+            source.give_back(end)
+        before = ", "
+    yield from source.expect(end)
+    yield brackets[1]
 
 
 def json_string(source: Incoming) -> Reading[None]:

@@ -87,7 +87,7 @@ def _value(source: Incoming, begin: str, depth: int) -> Reading[None]:
         yield from _string(source)
         yield (yield from source.mark(":")) + " "
     following = yield from source.following()
-    if following in ("{", "["):
+    if following in ("{", "[", "("):
         yield from container(source, depth, _value)
     elif following in ('"', "'"):
         yield from _string(source)

@@ -247,21 +247,22 @@ def _quoted(parser: Reading[str]) -> Reading[None]:
 
 
 def _gemma(quote: str, source: Incoming, end: str, _tools: Tools) -> Calls:
-    """`call:name{key:5,other:<escape>text<escape>}`, one or several."""
+    """`call:name{key:5,other:<escape>text<escape>}` or `call:name(key=5)`, one or several."""
     following = "c"
     while following in ("c", ":"):
         yield from source.expect("call:", ":")
         name = (yield from source.take(NAME)).removeprefix("call:")
-        if not name or (yield from source.peek()) != "{":
+        if not name or (yield from source.peek()) not in ("{", "("):
             raise CutOffError if source.is_done else UnreadableError
         yield Named(name)
-        yield from _gemma_value(quote, source, 0)
+        yield from container(source, 0, partial(_gemma_member, quote), round_as="{}")
         yield Ended()
         following = yield from source.following()
     yield from close_calls(source, end)
 
 
-def _gemma_value(quote: str, source: Incoming, depth: int) -> Reading[None]:
+def _gemma_value(quote: str, source: Incoming, outer: str, depth: int) -> Reading[None]:
+    """outer: the bracket that the value is in."""
     begin = yield from source.following()
     if begin in ("{", "["):
         yield from container(source, depth, partial(_gemma_member, quote))
@@ -269,20 +270,25 @@ def _gemma_value(quote: str, source: Incoming, depth: int) -> Reading[None]:
         yield from source.expect(quote)
         yield from _quoted(source.pieces(quote, written=json_inside))
     else:
-        word = (yield from source.take(_GEMMA_WORD)).strip()
+        word = (yield from source.take(_GEMMA_WORDS[outer == "("])).strip()
         if source.is_done or not word:
             raise CutOffError if source.is_done else UnreadableError
         yield json.dumps(Parameter.ANYTHING.value(word), ensure_ascii=False)
 
 
-_GEMMA_WORD = re.compile(r"[^,}\]]*")
+_GEMMA_WORDS = re.compile(r"[^,}\]]*"), re.compile(r"[^,)]*")
+"""Values without quotes; the second kind in round brackets."""
 
 
 def _gemma_member(quote: str, source: Incoming, begin: str, depth: int) -> Reading[None]:
     if begin == "{":
         key = (yield from source.until(":")).strip().removeprefix(quote).removesuffix(quote)
         yield f"{json.dumps(key, ensure_ascii=False)}: "
-    yield from _gemma_value(quote, source, depth)
+    elif begin == "(":
+        key = yield from source.take(NAME)
+        yield from source.mark("=")
+        yield f"{json.dumps(key, ensure_ascii=False)}: "
+    yield from _gemma_value(quote, source, begin, depth)
 
 
 # -- all formats -----------------------------------------------------------------------------------
