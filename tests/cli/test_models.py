@@ -126,7 +126,7 @@ def test_words_mean_what_their_options_mean() -> None:
     ("typed", "told"),
     [
         ("decode bielik Ala ma", "one word too many"),
-        ("chat --target bielik pl", "one word too many"),
+        ("chat --target bielik pl", "one word too many; chat takes a model's name alone"),
         ("decode", "no model is named"),
         ("chat", "no model is named"),
         ("decod", "did you mean decode?"),

@@ -209,7 +209,9 @@ def _take_words(ctx: click.Context) -> None:
         ctx.params[option.name] = option.type.convert(word, option, ctx)
         ctx.set_parameter_source(option.name, ParameterSource.COMMANDLINE)
     if more := words[len(places) :]:
-        raise UsageError(f"{shown(more[0])} is one word too many; put a prompt in quotation marks")
+        alone = f"{ctx.info_name} takes a model's name alone; tokalign decode takes a prompt, too"
+        remedy = "put a prompt in quotation marks" if "--prompt" in options else alone
+        raise UsageError(f"{shown(more[0])} is one word too many; {remedy}")
 
 
 class Command(click.Command):
