@@ -375,6 +375,7 @@ def test_a_call_may_follow_a_sentence_and_others() -> None:
     found = made(CHAT, f"I look it up:\n\n```json\n{BARE}\n```\nand then\n{BARE}\n{BARE}")
     kinds = ["text", "call", "text", "call", "call"]
     assert [kind for kind, _ in found] == kinds
+    assert made(CHAT, f"{BARE}\n</tool_call>") == [("call", '{"x": "a"}')]
     listed = made(CHAT, f"[\n  {BARE},\n  {BARE}\n]\nand then")
     assert [kind for kind, _ in listed] == ["call", "call", "text"]
 

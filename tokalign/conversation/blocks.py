@@ -223,7 +223,7 @@ class Blocks:
             self._source.give_back(mark)
             named = {tool["function"]["name"] for tool in self.tools}
             calls = (
-                bare_calls(self._source, named)
+                bare_calls(self._source, named, form.end)
                 if is_json
                 else read_calls(form.parser, self._source, form.end, self.tools)
             )

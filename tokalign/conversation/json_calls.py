@@ -41,15 +41,18 @@ Calls: TypeAlias = Generator[Named | str | Ended | None, None, None]
 NAME = re.compile(r"[^\s<>\"'(){}\[\],;=]*")
 
 
-def bare_calls(source: Incoming, named: Collection[str]) -> Calls:
-    """JSON calls of tools with these names without the marks of a format, as they are or fenced:
-    "```json", a line with `{"name": "f", "arguments": {}}`, and "```"."""
+def bare_calls(source: Incoming, named: Collection[str], end: str) -> Calls:
+    """JSON calls of tools with these names without the first mark of a format, as they are or
+    fenced: "```json", a line with `{"name": "f", "arguments": {}}`, and "```". end: the last mark,
+    which a model may write."""
     fence = ""
     if (yield from source.peek()) == "`":
         fence = yield from source.expect("```")
         if (yield from source.take(_LETTERS)) not in ("", "json", "tool_call"):
             raise UnreadableError
     yield from json_calls(source, fence, named=named)
+    if end and not fence and (yield from source.peek(len(end))) == end:
+        yield from source.expect(end)
 
 
 _LETTERS = re.compile(r"\w*")
