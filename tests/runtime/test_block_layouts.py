@@ -192,7 +192,7 @@ def test_doubt_makes_guesses_less_probable() -> None:
     model = random_model()
     sure, unsure = (random_block_drafter(model, config=dspark_config(model)) for _ in range(2))
     for drafter, bias in ((sure, 40.0), (unsure, -40.0)):
-        drafter.confidence_head.proj.bias = mx.array([bias])
+        drafter.confidence_head["proj"].bias = mx.array([bias])
     for before, after in zip(guessed(sure, 9).positions, guessed(unsure, 9).positions, strict=True):
         assert [token for token, _ in before] == [token for token, _ in after]
         assert before[0][1] - after[0][1] == pytest.approx(40.0, abs=20)

@@ -73,7 +73,14 @@ class DFlashConfig(DrafterShape):
         refuse(key for key in _OTHER_NETWORKS if config.get(key))
         is_dspark = drafter_format(config) is DrafterFormat.DSPARK
         made = cls.read((_OF_DSPARK if is_dspark else {}) | _unpacked(config))
-        _require_runnable(made)
+        if made.markov_rank and made.markov_head_type != "vanilla":
+            refuse([f"a Markov head of the type {shown(made.markov_head_type)}"])
+        if made.conv_kernel_size and made.hidden_size % made.conv_group_size:
+            raise ValueError(f"it has convolutions in groups of {made.conv_group_size}")
+        if made.selector_rank and (made.markov_rank or made.selector_top_k < 1):
+            raise ValueError("its candidate selector is beside a Markov head, or has no ids")
+        if (made.selector_rank or made.markov_rank) and made.guesses < 2:
+            raise ValueError("it has a head for what follows a guess, and blocks of a single guess")
         return made
 
     def require_fit(self, *, layers: int, width: int, vocabulary: int) -> None:
@@ -144,15 +151,3 @@ def _nested(config: Config) -> dict[str, Any]:
         "is_causal": False if sees_all else None,
         "whole_window": True,
     }
-
-
-def _require_runnable(made: DFlashConfig) -> None:
-    """Raises: ValueError for a network that cannot be run."""
-    if made.markov_rank and made.markov_head_type != "vanilla":
-        refuse([f"a Markov head of the type {shown(made.markov_head_type)}"])
-    if made.conv_kernel_size and made.hidden_size % made.conv_group_size:
-        raise ValueError(f"it has convolutions in groups of {made.conv_group_size}")
-    if made.selector_rank and (made.markov_rank or made.selector_top_k < 1):
-        raise ValueError("its candidate selector is beside a Markov head, or has no ids")
-    if (made.selector_rank or made.markov_rank) and made.guesses < 2:
-        raise ValueError("it has a head for what follows a guess, and blocks of a single guess")

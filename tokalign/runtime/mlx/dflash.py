@@ -91,18 +91,6 @@ class CandidateSelector(nn.Module):  # type: ignore[misc]
         return among_all(scores, candidates[:, None], logits.shape[-1])
 
 
-class ConfidenceHead(nn.Module):  # type: ignore[misc]
-    """The log-odds that a guess of a position will be accepted, if those before it are."""
-
-    def __init__(self, reads: int) -> None:
-        super().__init__()
-        self.proj = nn.Linear(reads, 1)
-
-    def __call__(self, features: Array) -> Array:
-        """f[positions, reads] -> f[positions]."""
-        return self.proj(features)[:, 0]
-
-
 class DFlashAttention(Attention):  # type: ignore[misc]
     """Attention of a block over the context and over itself."""
 
@@ -185,7 +173,7 @@ class DFlashDrafter(TapsDrafter):
             self.candidate_selector = CandidateSelector(config)
         if config.enable_confidence_head:
             markov = config.markov_rank if config.confidence_head_with_markov else 0
-            self.confidence_head = ConfidenceHead(width + markov)
+            self.confidence_head = {"proj": nn.Linear(width + markov, 1)}
 
     in_one_pass = True
 
@@ -241,13 +229,13 @@ class DFlashDrafter(TapsDrafter):
         return self.among_all(self.links.after(hidden, logits, before))
 
     def confidence(self, hidden: Array, before: Array) -> Array | None:
-        """The log-odds f[n] that guesses of n positions are accepted, after the ids i[n]; None for
-        a drafter that does not say."""
+        """The log-odds f[n] that guesses of n positions after the ids i[n] are accepted, if those
+        before them are; None for a drafter that does not say."""
         if "confidence_head" not in self:
             return None
         if self.config.confidence_head_with_markov:
             hidden = mx.concatenate([hidden, self.markov_head.markov_w1(before)], axis=-1)
-        return self.confidence_head(hidden)
+        return self.confidence_head["proj"](hidden)[:, 0]
 
 
 @from_folder
