@@ -56,11 +56,15 @@ def test_what_is_kept_is_listed_and_deleted_by_name(home: Path) -> None:
     kept.write_text("{}")
     built = home / "tables" / "mine"
     built.mkdir(parents=True)
+    (built / "pl.dictionary.tok").touch()
+    (home / "tables" / ("0" * 16)).mkdir()  # of a pack whose compilation was stopped
     history = home / "state" / "chat-history"
     history.parent.mkdir(parents=True)
     history.write_text("+Zażółć\n")
     sizes = {one["name"]: one["bytes"] for one in run("models", "--json").json["files"]}
     assert sizes["curves"] == 2
+    assert "mine" in sizes
+    assert "0" * 16 not in sizes
     assert sizes["chat-history"] == history.stat().st_size
     assert "freed" in run("models", "rm", "curves", "chat-history").out
     assert not kept.parent.exists()

@@ -172,7 +172,8 @@ def _about_compiled(folder: Path) -> str:
 
 
 def _folders(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+    """Those with something in them: a pack that was not compiled to its end leaves an empty one."""
+    return sorted({path.parent for path in folder.glob("*/*")})
 
 
 def _models_in_hub_cache() -> Iterator[Stored]:
