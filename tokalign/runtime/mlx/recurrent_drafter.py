@@ -65,20 +65,9 @@ class DrafterConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return self.head == "full" and self.exit_width == self.hidden_size + self.width
 
 
-class ResidualBlock(nn.Module):  # type: ignore[misc]
-    """x + SiLU(A x + b)."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.linear = nn.Linear(width, width)
-
-    def __call__(self, x: Array) -> Array:
-        """f[..., width] -> f[..., width]."""
-        return x + nn.silu(self.linear(x))
-
-
 class RecurrentDrafter(TrainedDrafter):
-    """The network of section 3.1: s = SiLU(U s + W e), residual blocks on [h, s], a head.
+    """The network of section 3.1: s = SiLU(U s + W e), residual blocks x + SiLU(A x + b) on [h, s],
+    a head.
 
     Its state after some ids is s f[..., D], and the hidden state's part of the exit.
     The target's ends are no parameters of it: they are neither trained nor saved.
@@ -96,7 +85,7 @@ class RecurrentDrafter(TrainedDrafter):
         if not config.concatenates:
             self.entry_h = nn.Linear(h, e)
             self.entry_s = nn.Linear(d, e, bias=False)
-        self.blocks = [ResidualBlock(e) for _ in range(config.blocks)]
+        self.blocks = [{"linear": nn.Linear(e, e)} for _ in range(config.blocks)]
         if config.head == "full":
             self.head = [nn.Linear(e, config.vocabulary_size, bias=False)]
         else:
@@ -127,7 +116,7 @@ class RecurrentDrafter(TrainedDrafter):
         else:
             exit_ = mx.concatenate([context, recurrent], axis=-1)
         for block in self.blocks:
-            exit_ = block(exit_)
+            exit_ = exit_ + nn.silu(block["linear"](exit_))
         return (recurrent, context), exit_
 
     def logits(self, exit_: Array, ids: Array = None) -> Array:
