@@ -20,6 +20,8 @@ JSON = ToolFormat("json_tools", "<tool_call>", "</tool_call>")
 CODER = ToolFormat("qwen3_coder", "<tool_call>", "</tool_call>")
 CHAT = AnswerForm(("<think>", "</think>"), JSON)
 XML = AnswerForm(calls=CODER)
+PYTHON = AnswerForm(calls=ToolFormat("pythonic", "<|tool_call_start|>", "<|tool_call_end|>"))
+GEMMA = AnswerForm(calls=ToolFormat("gemma4", "<|tool_call>", "<tool_call|>"))
 CHANNELS = AnswerForm(calls=ToolFormat(HARMONY, "", ""), has_channels=True)
 CALL = '<tool_call>\n{"name": "f", "arguments": {"x": "a"}}\n</tool_call>'
 XML_CALL = "<tool_call>\n<function=f>\n<parameter=x>\na\n</parameter>\n</function>\n</tool_call>"
@@ -70,6 +72,8 @@ PIECES = [
         "<|",
     ),
     *("```json\n", "```", '{"name": "f", "arguments": {"x": "a"}}\n'),
+    *("<|tool_call_start|>", "<|tool_call_end|>", "f(x=", "f()", "[", "]", "(", ")", ",", "'a'"),
+    *("<|tool_call>", "<tool_call|>", "call:", "f{x:", '<|"|>'),
     *(
         "<parameter=x>",
         "</parameter>",
@@ -82,7 +86,7 @@ PIECES = [
     *("<|message|>", "<|start|>", "assistant", " to=functions.f", "<|call|>", "\\u00", "Łódź"),
 ]
 TEXTS = st.lists(st.sampled_from(PIECES), max_size=12).map("".join)
-FORMS = st.sampled_from([TEXT_ONLY, CHAT, XML, CHANNELS, CHAT.without_calls()])
+FORMS = st.sampled_from([TEXT_ONLY, CHAT, XML, PYTHON, GEMMA, CHANNELS, CHAT.without_calls()])
 
 
 @given(FORMS, TEXTS, st.lists(st.integers(0, 200)), st.booleans())
@@ -126,7 +130,7 @@ def test_nothing_is_lost(form: AnswerForm, text: str) -> None:
 
 @given(TEXTS)
 def test_calls_are_json_unless_they_were_cut_off(text: str) -> None:
-    for form in (CHAT, XML, CHANNELS):
+    for form in (CHAT, XML, PYTHON, GEMMA, CHANNELS):
         for block in steps_of(form, text)[0]:
             if block.kind == "call" and not block.is_broken:
                 assert block.name
@@ -376,6 +380,8 @@ def test_a_call_may_follow_a_sentence_and_others() -> None:
     kinds = ["text", "call", "text", "call", "call"]
     assert [kind for kind, _ in found] == kinds
     assert made(CHAT, f"{BARE}\n</tool_call>") == [("call", '{"x": "a"}')]
+    after_notes = made(CHAT, "".join(f"[{n}] a\n" for n in range(30)) + BARE)
+    assert [kind for kind, _ in after_notes] == ["text", "call"]
     listed = made(CHAT, f"[\n  {BARE},\n  {BARE}\n]\nand then")
     assert [kind for kind, _ in listed] == ["call", "call", "text"]
 

@@ -387,6 +387,7 @@ SEVERAL = {
         '{"type": "function", "function": {"name": "f", "arguments": {"x": 1}}}'
         '{"type": "function", "function": "g"}',
         '[{"tool_call_id": "0", "tool_name": "f", "parameters": {"x": 1}}, {"g": {}}]',
+        '[{"f": {"x": 1}, "g": {}}]',
     ],
     "glm47": ["f\n<arg_key>x</arg_key>\n<arg_value>1</arg_value>\n</tool_call>\n<tool_call>g"],
     "longcat": ['{"name": "f", "arguments": {"x": 1}}</longcat_tool_call><longcat_tool_call>g'],
@@ -425,6 +426,8 @@ SEVERAL = {
         "[f(x=1), g()]",
         "\nf(x=1)\ng()\n",
         '[{"name": "f", "arguments": {"x": 1}}, {"name": "g", "arguments": {}}]',
+        '[\n  {"name": "f", "arguments": {"x": 1}},\n  {"name": "g", "arguments": {}}\n]',
+        '{"name": "f", "arguments": {"x": 1}}{"name": "g", "arguments": {}}',
     ],
     "muse_spark": [
         '<atem:invoke name="f"><atem:parameter name="x">1</atem:parameter></atem:invoke>'
@@ -469,6 +472,16 @@ def test_some_models_leave_out_the_mark_that_opens_calls(name: str) -> None:
         others = [tool("other", {})]
         assert "".join(text for _, text in read(form, bare, others)) == bare
         assert read(form, bare, []) == [("", bare)]
+
+
+@pytest.mark.parametrize("value", ["'a) b, c'", '"a) b, c"', '<|"|>a) b, c<|"|>'])
+def test_gemma_s_round_brackets_hold_texts_in_quotes(value: str) -> None:
+    form = form_of("gemma4")
+    for begin in (form.begin, ""):
+        calls = read(form, f"{begin}call:f(x={value}){form.end}", [tool_of(str)])
+        assert calls == [("f", {"x": "a) b, c"})]
+    prose = "call:f(x) gives what you ask for"
+    assert read(form, prose, [tool_of(str)]) == [("", prose)]
 
 
 def test_deepseeks_marks_are_those_of_the_template() -> None:
@@ -709,7 +722,7 @@ def test_calls_in_a_format_that_is_no_grammar_are_enforced_as_json() -> None:
     for without in (
         "{{ messages }}",
         "{{ messages[0]['tools'] }} <|tool_call|>",
-        "<tools> <tool_call>",
+        "<tools> <tool_call> {{ 'without tools.' }} No tools.",
     ):
         assert ToolFormat.of(Marked(without)) is None
     with pytest.raises(UsageError, match="none can be enforced"):

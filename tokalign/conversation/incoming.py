@@ -203,17 +203,15 @@ def _json_member(source: Incoming, begin: str, depth: int) -> Reading[None]:
     yield from json_value(source, depth)
 
 
-def container(
-    source: Incoming, depth: int, member: Member, keys: str = "", *, round_as: str = "[]"
-) -> Reading[None]:
-    """A list or an object with Python's separators; a comma may come before its end. member: reads
-    a member, with its key. keys: what every key of an object begins with; before it is seen,
-    nothing is yielded. round_as: the brackets that are written for round ones."""
+def container(source: Incoming, depth: int, member: Member, keys: str = "") -> Reading[None]:
+    """A list, a tuple or an object with Python's separators; a comma may come before its end.
+    member: reads a member, with its key. keys: what every key of an object begins with; before it
+    is seen, nothing is yielded."""
     if depth > DEEPEST:
         raise UnreadableError
     begin = yield from source.expect("{", "[", "(")
     end = {"{": "}", "[": "]", "(": ")"}[begin]
-    brackets = round_as if begin == "(" else begin + end
+    brackets = "[]" if begin == "(" else begin + end
     following = yield from source.following()
     if keys and begin == "{" and following not in (keys, end):
         raise UnreadableError if following else CutOffError
@@ -224,6 +222,8 @@ def container(
         yield from member(source, begin, depth + 1)
         if (yield from source.mark(",", end)) == end:
             source.give_back(end)
+            if begin == "(" and not before:  # without a comma it is no tuple
+                raise UnreadableError
         before = ", "
     yield from source.expect(end)
     yield brackets[1]

@@ -119,7 +119,7 @@ def _json_call(
         elif key == "function" and not (name or inner) and (yield from source.peek()) == "{":
             yield from _json_call(source, "", named, inner=True)  # as OpenAI's API has calls
             name, begun = key, True
-        elif key in tools and not name and (yield from source.peek()) == "{":
+        elif key in tools and name in ("", *tools) and (yield from source.peek()) == "{":
             yield from json_arguments(source, Named(key))
             name, begun = key, True
         else:

@@ -11,6 +11,7 @@ from tokalign.conversation.incoming import (
     SCALAR,
     CutOffError,
     Incoming,
+    Member,
     Reading,
     UnreadableError,
     container,
@@ -40,13 +41,12 @@ _BY_NUMBER = {"x": 2, "u": 4, "U": 8}
 def python_calls(source: Incoming, end: str, _tools: Tools) -> Calls:
     """A list of calls, or one on each line. Names of arguments may be Python's own words, such as
     "from". LFM2 writes JSON if it is asked to."""
-    yield from source.space()
-    if (yield from source.peek(2)) == "[{":
+    opening = yield from source.take(_OPENING)
+    if (yield from source.peek()) == "{":
+        source.give_back(opening)
         yield from json_calls(source, end)
         return
-    is_list = (yield from source.peek()) == "["
-    if is_list:
-        yield from source.expect("[")
+    is_list = "[" in opening
     mark, last = ",", "]" if is_list else end[:1]
     while mark != last:
         yield from source.space()
@@ -54,14 +54,36 @@ def python_calls(source: Incoming, end: str, _tools: Tools) -> Calls:
         yield from source.expect("(")
         if not name:
             raise UnreadableError
-        yield from _arguments(source, Named(name))
+        yield from python_arguments(source, Named(name))
         yield Ended()
         mark = yield from source.mark(",", "]") if is_list else source.following()
     yield from close_calls(source, end)
 
 
-def _arguments(source: Incoming, call: Named) -> Calls:
-    """A call whose arguments come next, after the bracket that opens them."""
+_OPENING = re.compile(r"\s*\[?\s*")
+
+
+def _value(source: Incoming, begin: str, depth: int) -> Reading[None]:
+    """A value, and its key before it in a dictionary, which `begin` opens."""
+    if begin == "{":
+        yield from source.space()
+        yield from python_string(source)
+        yield (yield from source.mark(":")) + " "
+    following = yield from source.following()
+    if following in ("{", "[", "("):
+        yield from container(source, depth, _value)
+    elif following in ('"', "'"):
+        yield from python_string(source)
+    else:
+        word = yield from source.take(_WORD)
+        word = _CONSTANTS.get(word, word)
+        if source.is_done:
+            raise CutOffError
+        yield word if SCALAR.fullmatch(word) else _number(word)
+
+
+def python_arguments(source: Incoming, call: Named, value: Member = _value) -> Calls:
+    """A call whose arguments come next, after the bracket that opens them. value: reads one."""
     before, mark = "{", ","
     while mark == ",":
         yield from source.space()
@@ -72,31 +94,12 @@ def _arguments(source: Incoming, call: Named) -> Calls:
                 yield call
             yield f"{before}{json.dumps(key, ensure_ascii=False)}: "
             before = ", "
-            yield from _value(source, "", 0)
+            yield from value(source, "(", 0)
         mark = yield from source.mark(",", ")") if key else source.expect(")")
     if before == "{":
         yield call
         yield before
     yield "}"
-
-
-def _value(source: Incoming, begin: str, depth: int) -> Reading[None]:
-    """A value, and its key before it in a dictionary, which `begin` opens."""
-    if begin == "{":
-        yield from source.space()
-        yield from _string(source)
-        yield (yield from source.mark(":")) + " "
-    following = yield from source.following()
-    if following in ("{", "[", "("):
-        yield from container(source, depth, _value)
-    elif following in ('"', "'"):
-        yield from _string(source)
-    else:
-        word = yield from source.take(_WORD)
-        word = _CONSTANTS.get(word, word)
-        if source.is_done:
-            raise CutOffError
-        yield word if SCALAR.fullmatch(word) else _number(word)
 
 
 def _number(word: str) -> str:
@@ -112,7 +115,7 @@ def _number(word: str) -> str:
     return json.dumps(number)
 
 
-def _string(source: Incoming) -> Reading[None]:
+def python_string(source: Incoming) -> Reading[None]:
     """A string in either kind of quotes. What is no escape stays as it is written."""
     yield from source.peek(3)  # before a shorter quote is taken for the whole
     quote = yield from source.expect('"""', "'''", '"', "'")

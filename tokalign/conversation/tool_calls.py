@@ -37,7 +37,7 @@ from tokalign.conversation.json_calls import (
     kimi_calls,
     mistral_calls,
 )
-from tokalign.conversation.python_calls import python_calls
+from tokalign.conversation.python_calls import python_arguments, python_calls, python_string
 from tokalign.runtime.grammar.objects import properties_of, required_of
 from tokalign.runtime.grammar.parameters import Parameter
 
@@ -254,8 +254,12 @@ def _gemma(quote: str, source: Incoming, end: str, _tools: Tools) -> Calls:
         name = (yield from source.take(NAME)).removeprefix("call:")
         if not name or (yield from source.peek()) not in ("{", "("):
             raise CutOffError if source.is_done else UnreadableError
-        yield Named(name)
-        yield from container(source, 0, partial(_gemma_member, quote), round_as="{}")
+        if (yield from source.peek()) == "(":
+            yield from source.expect("(")
+            yield from python_arguments(source, Named(name), partial(_gemma_value, quote))
+        else:
+            yield Named(name)
+            yield from container(source, 0, partial(_gemma_member, quote))
         yield Ended()
         following = yield from source.following()
     yield from close_calls(source, end)
@@ -269,6 +273,8 @@ def _gemma_value(quote: str, source: Incoming, outer: str, depth: int) -> Readin
     elif (yield from source.peek(len(quote))) == quote:
         yield from source.expect(quote)
         yield from _quoted(source.pieces(quote, written=json_inside))
+    elif outer == "(" and begin in ('"', "'"):
+        yield from python_string(source)
     else:
         word = (yield from source.take(_GEMMA_WORDS[outer == "("])).strip()
         if source.is_done or not word:
@@ -283,10 +289,6 @@ _GEMMA_WORDS = re.compile(r"[^,}\]]*"), re.compile(r"[^,)]*")
 def _gemma_member(quote: str, source: Incoming, begin: str, depth: int) -> Reading[None]:
     if begin == "{":
         key = (yield from source.until(":")).strip().removeprefix(quote).removesuffix(quote)
-        yield f"{json.dumps(key, ensure_ascii=False)}: "
-    elif begin == "(":
-        key = yield from source.take(NAME)
-        yield from source.mark("=")
         yield f"{json.dumps(key, ensure_ascii=False)}: "
     yield from _gemma_value(quote, source, begin, depth)
 

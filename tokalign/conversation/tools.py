@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
+from itertools import pairwise
 from secrets import choice as chosen
 from string import ascii_letters, digits
 from typing import Any, NamedTuple
@@ -89,7 +90,7 @@ class ToolFormat(NamedTuple):
             return cls("seed_oss", "<seed:tool_call>", "</seed:tool_call>")
         if DEEPSEEK.begin in template or DEEPSEEK.begin in tokens:
             return DEEPSEEK if "```json" in template else DEEPSEEK._replace(parser="deepseek_v31")
-        if not _TAKES_TOOLS.search(template):
+        if not _takes_tools(template):
             return None
         for other in _OTHERS:
             if other.begin in template or other.begin in tokens:
@@ -130,8 +131,17 @@ _OTHERS = (
 )
 """Formats of templates that mlx-lm has no parser for. Others with tools get calls in JSON."""
 
-_TAKES_TOOLS = re.compile(r"(?<![\w.'\"</])tools(?![\w'\">])")
-"""The variable of a template; not a key of a message, which Phi-4-mini's reads, nor a tag."""
+
+def _takes_tools(template: str) -> bool:
+    """Whether it has the variable; not a key of a message, which Phi-4-mini's reads, nor a text."""
+    from jinja2 import Environment, TemplateSyntaxError
+
+    try:
+        lexed = [part[1:] for part in Environment().lex(template) if part[1] != "whitespace"]
+    except TemplateSyntaxError:  # such as of several templates in one text
+        return "tools" in template
+    pairs = pairwise(lexed)
+    return any(two == ("name", "tools") and one != ("operator", ".") for one, two in pairs)
 
 
 _DEEPSEEK_MARKS = ("<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>")
