@@ -117,6 +117,10 @@ def test_it_is_found(place: str, tmp_path: Path, tables: Path) -> None:
 def test_a_model_s_drafter_is_loaded_once(tmp_path: Path) -> None:
     model = copytree(TARGET, tmp_path / "model")
     copytree(DRAFTER, model / "x.drafter")
+    other = copytree(DRAFTER, model / "drafter") / "config.json"  # of another tokenizer
+    config = json.loads(other.read_text())
+    config["target"]["tokenizer"] = "another"
+    other.write_text(json.dumps(config))
     target: LanguageModel[Any] = LanguageModel.from_folder(model)
     assert find_drafter(target) is find_drafter(target) is not None
 

@@ -173,6 +173,7 @@ def named_drafter(folder: Path, target: Target, *, note: Note = lambda _: None) 
     loaded = _loaded(target.model)
     key = folder.absolute(), file_state(folder / DRAFTER_CONFIG)
     if key not in loaded:
+        require_target(folder, target)  # one that does not fit is passed by
         loaded.clear()
         high, low = cast("Any", mx.random.state)[0].tolist()
         try:
