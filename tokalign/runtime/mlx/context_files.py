@@ -88,6 +88,7 @@ class ContextFiles:
         private = sha256(owner.encode()).hexdigest()[:20]
         self._folder = root / private / _model_digest(model, options, self._new_layers())
         self._draft, self._note, self._most_bytes = draft, note, most_bytes
+        self._lacked_memory = False
         self._nodes: dict[str, ContextFile] = {}
         self._unreadable: set[str] = set()
         self._due: deque[tuple[ContextFile, dict[str, Any], dict[str, str]]] = deque()
@@ -117,20 +118,23 @@ class ContextFiles:
         before = "" if parent is None else parent.key
         if len(ids) - served < _LEAST_NEW:
             return before
-        draft, theirs = "", list(held.draft)
-        if self._draft is not None and theirs and (own := remembered(theirs)):
-            draft = self._draft.keep(Held(theirs, own))
         key = sha256(f"{before} {begin}".encode() + ids.tobytes()).hexdigest()[:32]
         if key in self._nodes:
             return key
-        node = ContextFile(key, before, begin, ids, kinds, draft)
         arrays, rest = taken_apart(leaves, begin, len(ids))
         arrays["ids"] = mx.array(ids)
         copied = sum(array.nbytes for array in arrays.values())
         if mx.get_active_memory() + copied > WORKING_SET * machine_memory():
-            self._note(f"a context is not kept on disk: no memory for a copy of {copied:,} bytes")
+            if not self._lacked_memory:
+                text = f"no memory for a copy of {copied:,} bytes; told once"
+                self._note(f"a context is not kept on disk: {text}")
+            self._lacked_memory = True
             return ""
         mx.eval(list(arrays.values()))
+        draft, theirs = "", list(held.draft)
+        if self._draft is not None and theirs and (own := remembered(theirs)):
+            draft = self._draft.keep(Held(theirs, own))
+        node = ContextFile(key, before, begin, ids, kinds, draft)
         with self._lock:
             self._nodes[key] = node
             self._due.append((node, arrays, node.header | {"rest": json.dumps(rest)}))
