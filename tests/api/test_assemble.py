@@ -192,6 +192,8 @@ def test_a_draft_model_without_use_is_named_once_and_not_loaded(files: Files) ->
 def test_a_method_without_what_it_needs_is_refused(files: Files) -> None:
     with pytest.raises(UsageError, match="needs a draft model"):
         load_decoder("no/such-model", None, DraftingOptions(method="draft"))
+    with pytest.raises(UsageError, match="draft_rows is of the hybrid"):
+        DraftingOptions(method="drafter", draft_rows=15)
     for name in ("dictionary", "alignment"):  # before the model is looked for
         with pytest.raises(MissingAssetError, match=r"nowhere\.tok"):
             load_decoder("no/such-model", None, DraftingOptions(**{name: "nowhere.tok"}))  # type: ignore[arg-type]

@@ -207,6 +207,8 @@ class DraftingOptions:
             )
         choose_method(self.method, draft=True, dictionary=True, drafter=True)
         check_translation(self.translation)
+        if self.draft_rows is not None and self.method not in (AUTO, "hybrid"):
+            raise UsageError("draft_rows is of the hybrid; give num_draft_tokens, or method hybrid")
         if self.num_draft_tokens == 0:
             object.__setattr__(self, "method", "plain")
             object.__setattr__(self, "num_draft_tokens", None)
