@@ -159,7 +159,7 @@ class ChatSession:
         match entry.name:
             case "system":
                 self._dialogue.system = text_or_file(entry.argument, "the file") or None
-                note("system message " + ("set" if entry.argument else "removed"))
+                note("system message " + ("set" if self._dialogue.system else "removed"))
             case "clear":
                 self._dialogue.clear()
                 note("a new conversation")
