@@ -22,7 +22,7 @@ def last_beams(beams: Beams, source: str = SOURCE) -> TokenTree[TargetId]:
 
 
 class WholeBeams(BeamDrafter):
-    """Proposes the last step's beams, however unlikely. Not for logits processors."""
+    """Proposes the last step's beams, however unlikely."""
 
     def __init__(
         self, session: BeamSession, shape: BeamShape, sampler: Sampling | None = None

@@ -18,7 +18,8 @@ from pathlib import Path
 import click
 
 from lab.benchmarks.free_sources import RecordedVerifier, costs_of, drafting_for, noise_of
-from lab.benchmarks.recorded_answers import KINDS, Answer, read_answers
+from lab.benchmarks.real_prompts import KINDS
+from lab.benchmarks.recorded_answers import Answer, read_answers
 from tokalign.names.registry import resolve_tokenizer
 from tokalign.runtime.draft.controller import Controller
 from tokalign.runtime.draft.costs import Costs, LearnedCosts, PassTimes

@@ -37,8 +37,9 @@ from numpy.typing import NDArray
 from lab.baselines import baseline, store_of
 from lab.baselines.trigram_lookup import TrigramLookupDrafter
 from lab.benchmarks.paired_lines import bounds, interval, table
+from lab.benchmarks.real_prompts import EVERY_KIND, KINDS
 from lab.benchmarks.real_replay import TimedModel
-from lab.benchmarks.recorded_answers import EVERY_KIND, KINDS, Answer, chosen_answers, seed_of
+from lab.benchmarks.recorded_answers import Answer, chosen_answers, seed_of
 from lab.project import DelayedClock, SimulatedClock, TimedVerifier
 from lab.round_costs import RoundCosts
 from tokalign.api.assemble import load_models

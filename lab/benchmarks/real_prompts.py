@@ -1,4 +1,4 @@
-"""The prompts of `real_models.py`, `real_replay.py` and `peers/real.py`, by kind."""
+"""Kinds of prompts, and those of `real_models.py`, `real_replay.py` and `peers/real.py`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _REAL = "general", "code", "editing", "polish"
 _FREE = "general", "explaining", "code", "editing", "tests", "json", "summary"
 KINDS = *_FREE, "polish"
 EVERY_KIND = *KINDS, "unguessable"
-"""With poems, random words and foreign scripts, which are held out and only run when asked for."""
+"""With poems, random words and foreign scripts, which are in no mean of the others."""
 _HELD_OUT = range(5, 9)
 """Numbers of prompts that no weight, prior or rule of the free sources was fitted to."""
 

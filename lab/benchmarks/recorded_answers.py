@@ -21,6 +21,7 @@ import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
+from lab.benchmarks.real_prompts import EVERY_KIND, KINDS
 from tokalign.api.assemble import assemble, load_models
 from tokalign.cli.output import progress
 from tokalign.cli.texts import read_texts
@@ -31,9 +32,6 @@ from tokalign.tokenizer.vocabulary import TargetId
 
 PROMPTS = Path(__file__).resolve().parents[1] / "prompts" / "free"
 POLISH = "polish"
-KINDS = "general", "explaining", "code", "editing", "tests", "json", "summary", POLISH
-EVERY_KIND = *KINDS, "unguessable"
-"""With poems, random words and foreign scripts, which are in no mean of the others."""
 TOKENS = {"editing": 224}
 """Tokens of an answer by kind; of the others `_TOKENS`."""
 

@@ -23,7 +23,8 @@ import numpy as np
 from lab.benchmarks.free_sources import RecordedVerifier, sampling_of
 from lab.benchmarks.paired_lines import bounds, interval, table
 from lab.benchmarks.read_draft import ReadAnswer
-from lab.benchmarks.recorded_answers import KINDS, Answer, chosen_answers
+from lab.benchmarks.real_prompts import KINDS
+from lab.benchmarks.recorded_answers import Answer, chosen_answers
 from tokalign.api.assemble import load_models
 from tokalign.api.choosing import choose_drafting
 from tokalign.cli.output import progress
