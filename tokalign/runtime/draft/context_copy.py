@@ -6,7 +6,7 @@ the first occurrence went on alike. The token at depth i of a copy continues a m
 tokens longer. `PRIORS` says how often that was right in a model's answers. As the output grows,
 every token is compared with what the match before it would have predicted, and `Trust` shifts these
 probabilities, apart for copies of the prompt and of the output. How far the prompt repeats itself
-says little of how far it is repeated, so nothing is learned of that.
+says little of how far it is repeated, so nothing is learned of that but where passages resume.
 A long match is a `Passage`. Where the text leaves it, for example for another name, it is looked
 for where the two meet again, and copied on from there.
 """

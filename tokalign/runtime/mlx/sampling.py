@@ -190,7 +190,7 @@ class Sampling(Chooser):
         scores = values[kept] + self.temperature * np.array(noise)[among]
         order = np.argsort(-scores, kind="stable")
         ranked = scores[order]
-        expected = ranked - ranked.max(initial=-np.inf)
+        expected = ranked - ranked.max()
         expected -= np.log(np.exp(expected).sum())
         ordered = cast("list[TargetId]", among[order].tolist())
         return dict(zip(ordered, expected.tolist(), strict=True))
