@@ -32,7 +32,7 @@ def ranks_of(answer: Answer) -> list[int]:
 
 
 def tokens_per_pass(answers: Sequence[Sequence[int]], size: int) -> float:
-    """Of the best tree of `size` ids for these answers."""
+    """What the best tree of `size` ids for these answers gives."""
     counted = Counter(
         tuple(ranks[begin:end])
         for ranks in answers
