@@ -252,10 +252,11 @@ def _gemma(quote: str, source: Incoming, end: str, _tools: Tools) -> Calls:
     while following in ("c", ":"):
         yield from source.expect("call:", ":")
         name = (yield from source.take(NAME)).removeprefix("call:")
-        if not name or (yield from source.peek()) not in ("{", "("):
+        bracket = yield from source.peek()
+        if not name or bracket not in ("{", "("):
             raise CutOffError if source.is_done else UnreadableError
-        if (yield from source.peek()) == "(":
-            yield from source.expect("(")
+        if bracket == "(":
+            yield from source.expect(bracket)
             yield from python_arguments(source, Named(name), partial(_gemma_value, quote))
         else:
             yield Named(name)

@@ -206,9 +206,7 @@ class ExactTranslation:
         counts: Counter[str],
     ) -> tuple[Sequence[TargetId], int]:
         """A chain after the best cover of the first of `ranked`, and how many tokens that takes
-        back; nothing if none is allowed. covers: all that are likely enough have been looked at."""
-        if not ranked:
-            return (), 0
+        back. covers: all that are likely enough have been looked at."""
         cover = covers.best_with(ranked[0])
         found: Sequence[TargetId] = cover.ids or ()
         if steps and cover.data:
@@ -243,8 +241,8 @@ class ExactTranslation:
         )
 
     def _rank(self, covers: CandidateCovers, noise: Array | None) -> list[TargetId]:
-        """The next target token, then alternatives to it if it is drawn; none if none is allowed.
-        Covers that were not looked at are not drawn from."""
+        """The next target token, then alternatives to it if it is drawn. Covers that were not
+        looked at are not drawn from."""
         if self._sampler is None:
             return [max(covers.mass, key=covers.mass.__getitem__)]
         return list(self._sampler.expect_among(covers.logprobs(), noise))
