@@ -187,7 +187,7 @@ def test_a_file_system_without_locks_is_an_error(
 
     monkeypatch.setattr(fcntl, "flock", refuse)
     with (
-        pytest.raises(UsageError, match=r"a\.lock cannot be locked .*file system that has locks"),
+        pytest.raises(UsageError, match=r"a\.lock cannot be written .*file system that has locks"),
         locked(tmp_path / "a.lock", "counting", "wait"),
     ):
         raise AssertionError("nobody holds it")

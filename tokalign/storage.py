@@ -18,6 +18,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from io import UnsupportedOperation
 from os import PathLike
 from pathlib import Path
+from tempfile import TemporaryFile
 from threading import get_ident
 from time import time
 from typing import Any, BinaryIO
@@ -160,7 +161,7 @@ def appearing(
     """
     writer = f"{os.getpid()}-{get_ident()}"  # threads may write the same file, too
     temporary = path.parent / f".{path.name}.{writer}{TEMPORARY_SUFFIX}"  # `.` has no name
-    with parents_of(path, remedy=remedy) if parents else nullcontext():
+    with parents_of(path, remedy=remedy) if parents else nullcontext(), writing_to(path, remedy):
         try:
             if path.exists() and not stat.S_ISREG(path.stat().st_mode):
                 raise OSError("it is not a regular file")
@@ -169,8 +170,6 @@ def appearing(
                 with temporary.open("rb+") as file:
                     os.fsync(file.fileno())
             temporary.replace(path)
-        except OSError as error:
-            raise unwritable(path, error, remedy) from error
         finally:
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
@@ -182,10 +181,8 @@ def parents_of(path: Path, *, remedy: str = _REMEDY) -> Iterator[None]:
     `write_file`."""
     made = [folder for folder in path.parents if not folder.exists()]
     try:
-        try:
+        with writing_to(path, remedy):
             path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise unwritable(path, error, remedy) from error
         yield
     finally:
         with suppress(OSError):
@@ -195,10 +192,8 @@ def parents_of(path: Path, *, remedy: str = _REMEDY) -> Iterator[None]:
 
 def make_folder(path: Path, *, remedy: str = _REMEDY) -> None:
     """Make a folder and those that it lies in. Raises: as `write_file`."""
-    try:
+    with writing_to(path, remedy):
         path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise unwritable(path, error, remedy) from error
 
 
 def private_folder(folder: Path) -> None:
@@ -216,17 +211,13 @@ def private_folder(folder: Path) -> None:
 
 
 def require_writable(path: Path, *, parents: bool = False, remedy: str = _REMEDY) -> None:
-    """Check before long work that its result can be written here. Raises: UsageError."""
-    missing = [folder for folder in path.absolute().parents if parents and not folder.exists()]
-    folder = missing[-1].parent if missing else path.parent
-    for number, is_so in (
-        (errno.EISDIR, path.is_dir()),
-        (errno.ENOENT, not folder.exists()),
-        (errno.ENOTDIR, not folder.is_dir()),
-        (errno.EACCES, not os.access(folder, os.W_OK | os.X_OK)),
-    ):
-        if is_so:
-            raise unwritable(path, OSError(number, os.strerror(number)), remedy)
+    """Check before long work that its result can be written here. Raises: as `write_file`."""
+    folders = path.absolute().parents
+    folder = next(filter(Path.exists, folders)) if parents else folders[0]
+    with writing_to(path, remedy):
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        TemporaryFile(dir=folder).close()
 
 
 def is_replaceable(path: Path, mark: str) -> bool:
@@ -249,18 +240,25 @@ def unwritable(path: Path, error: OSError, remedy: str = _REMEDY) -> TokalignErr
 
 
 @contextmanager
+def writing_to(path: Path, remedy: str = _REMEDY) -> Iterator[None]:
+    """Raise an OSError of the body as `unwritable` says it."""
+    try:
+        yield
+    except OSError as error:
+        raise unwritable(path, error, remedy) from error
+
+
+@contextmanager
 def locked(path: Path, doing: str, remedy: str) -> Iterator[None]:
     """Hold the lock of a file, which is made, with its folders, and says who holds it.
 
     doing: what the holder does, and remedy: what a second process can do, for the error.
-    On a full disk the holder stays without a name. Raises: UsageError if another process holds it,
-    if the file cannot be written, or on a file system without locks; OutputError for a full disk.
+    On a full disk the holder stays without a name. Raises: UsageError if another process holds it;
+    as `write_file`, also on a file system without locks.
     """
-    try:
+    with writing_to(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    except OSError as error:
-        raise unwritable(path, error) from error
     try:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -268,10 +266,8 @@ def locked(path: Path, doing: str, remedy: str) -> Iterator[None]:
             holder = os.pread(file, 1 << 10, 0).decode(errors="replace") or "another process"
             raise UsageError(f"{holder} is {doing}; {remedy}") from None
         except OSError as error:
-            raise UsageError(
-                f"{path} cannot be locked ({error.strerror}); choose a folder on a file system "
-                "that has locks"
-            ) from error
+            has_locks = "choose a folder on a file system that has locks"
+            raise unwritable(path, error, has_locks) from error
         with suppress(OSError):
             os.ftruncate(file, 0)
             os.pwrite(file, f"process {os.getpid()} on {platform.node()}".encode(), 0)

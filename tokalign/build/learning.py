@@ -47,8 +47,8 @@ from tokalign.storage import (
     locked,
     parse_json,
     private_folder,
-    unwritable,
     write_file,
+    writing_to,
 )
 from tokalign.tables.dictionary import LANGUAGE
 from tokalign.tables.finding import learned_folder
@@ -118,11 +118,8 @@ class Collection:
     def changing(self) -> Iterator[None]:
         """Make the folder, which only its owner may enter, and keep other processes out of it. What
         a killed one has left is deleted. Raises: UsageError if another one has it; OutputError."""
-        try:
+        with writing_to(self.folder, "set XDG_DATA_HOME to a folder that you may write to"):
             private_folder(self.folder)
-        except OSError as error:
-            remedy = "set XDG_DATA_HOME to a folder of yours that you may write to"
-            raise unwritable(self.folder, error, remedy) from error
         with locked(self.folder / _LOCK, f"learning {self.name}", "wait until it has ended"):
             for unfinished in self.folder.glob(f".*{TEMPORARY_SUFFIX}"):
                 unfinished.unlink()
@@ -146,11 +143,8 @@ class Collection:
         """Delete everything that is known of it. Raises: as `require`; UsageError while it is being
         learned, or if it cannot be deleted."""
         self.require()
-        with self.changing():
-            try:
-                shutil.rmtree(self.folder)
-            except OSError as error:
-                raise unwritable(self.folder, error, "delete that folder by hand") from error
+        with self.changing(), writing_to(self.folder, "delete that folder by hand"):
+            shutil.rmtree(self.folder)
 
 
 def collections() -> list[Collection]:

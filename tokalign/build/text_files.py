@@ -18,7 +18,7 @@ from typing import Any
 from tokalign.build.sources import BROKEN, PACKINGS, CorpusFile, unpack, why_not_unpacked
 from tokalign.errors import CorpusError, UsageError
 from tokalign.installation import needing
-from tokalign.storage import unwritable
+from tokalign.storage import writing_to
 from tokalign.tables.header import FileStamp
 
 Report = Callable[[CorpusError], None]
@@ -182,11 +182,9 @@ class TextFile:
             return
         with NamedTemporaryFile(prefix="tokalign-", suffix=".parquet") as file:
             for chunk in self._chunks():
-                try:
+                with writing_to(Path(file.name), _ROOM):
                     file.write(chunk)
                     file.flush()
-                except OSError as error:
-                    raise unwritable(Path(file.name), error, _ROOM) from error
             yield Path(file.name)
 
     def _skip(self, why: str, number: int) -> None:

@@ -18,7 +18,7 @@ from platformdirs import user_state_path
 from tokalign.cli.dialogue import BLOCK, COMMANDS, EntryLines
 from tokalign.cli.output import reading_stdin
 from tokalign.installation import needing
-from tokalign.storage import unwritable
+from tokalign.storage import writing_to
 
 PROMPT, MORE = "> ", "… "
 
@@ -112,11 +112,9 @@ def _is_terminal() -> bool:
 
 def _private(path: Path) -> str:
     """The name of a file, made if necessary, that only its owner may read."""
-    try:
+    with writing_to(path, "keep no history, with --no-history"):
         path.parent.mkdir(parents=True, exist_ok=True)
         os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
-    except OSError as error:
-        raise unwritable(path, error, "keep no history, with --no-history") from error
     return str(path)
 
 

@@ -37,6 +37,7 @@ from tokalign.storage import (
     file_state,
     private_folder,
     unwritable,
+    writing_to,
 )
 from tokalign.tables.bundle import Bundle, encode_bundle, read_bundle
 from tokalign.tables.finding import Note
@@ -155,10 +156,8 @@ def forget_remembered() -> list[Path]:
     parents = [parent for parent in (remembered_folder(), contexts_folder()) if parent.is_dir()]
     folders = sorted(folder for parent in parents for folder in parent.iterdir())
     for folder in folders:
-        try:
+        with writing_to(folder, "delete that folder by hand"):
             shutil.rmtree(folder)
-        except OSError as error:
-            raise unwritable(folder, error, "delete that folder by hand") from error
     return folders
 
 

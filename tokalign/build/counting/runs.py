@@ -35,7 +35,7 @@ from tokalign.build.counting.windows import (
     merge_windows,
 )
 from tokalign.errors import UsageError
-from tokalign.storage import TEMPORARY_SUFFIX, appearing, locked, parents_of, unwritable
+from tokalign.storage import TEMPORARY_SUFFIX, appearing, locked, parents_of, writing_to
 
 REMEDY = (
     "choose a folder on another one with --workspace; finished counts are kept, and the same "
@@ -148,11 +148,8 @@ class NgramFile:
         self._raised += np.bincount(above, minlength=_MOST_RAISED + 2)
         rows = np.zeros(len(kept), dtype=self._dtype)
         rows["ids"], rows["count"] = kept.ids, kept.counts
-        try:
-            with self._path.open("ab") as file:
-                file.write(rows.view(np.uint8).data)
-        except OSError as error:
-            raise unwritable(self._path, error, REMEDY) from error
+        with writing_to(self._path, REMEDY), self._path.open("ab") as file:
+            file.write(rows.view(np.uint8).data)
 
     def kept(self, more: int, *, whole: bool) -> TokenNgrams:
         """Those that are frequent enough if the least count rises so much. Cost: 30 bytes each."""
@@ -215,10 +212,8 @@ def remove_workspace(folder: Path) -> None:
 def require_workspace(folder: Path, mark: str) -> None:
     """Raises: UsageError for a folder with files but without `mark`, the first that a build writes:
     it is deleted at the end."""
-    try:
+    with writing_to(folder, _REMEDY):
         names = [path.name for path in folder.iterdir() if not path.name.startswith(f".{mark}.")]
-    except OSError as error:
-        raise unwritable(folder, error, _REMEDY) from error
     if names and mark not in names:
         raise UsageError(
             f"{folder} holds files that no build has left, and a workspace is deleted at the end; "
