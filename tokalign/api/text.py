@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, fields
 from importlib import import_module
-from inspect import Parameter, Signature, signature
-from typing import Any
+from inspect import Parameter, signature
+from typing import Any, TypeVar
 
 from mlx_lm.generate import BatchStats
 from mlx_lm.generate import GenerationResponse as MlxLmResponse
@@ -45,6 +45,8 @@ from tokalign.runtime.rounds import Array
 from tokalign.tables.finding import Note, no_note
 from tokalign.tokenizer.vocabulary import TargetId
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 
 @dataclass(kw_only=True)
 class GenerationResponse(MlxLmResponse):  # type: ignore[misc]
@@ -76,6 +78,27 @@ def load(path_or_hf_repo: str, *args: Any, ends: str = ALL_ENDS, **kwargs: Any) 
     return loaded
 
 
+def shows_options(function: F) -> F:
+    """Have a function's signature name the fields of both options, not its `**options`."""
+    own = signature(function)
+    more = [
+        Parameter(field.name, Parameter.KEYWORD_ONLY, default=field.default, annotation=field.type)
+        for field in (*fields(DraftingOptions), *fields(CacheOptions))
+    ]
+    shown = own.replace(parameters=[*[*own.parameters.values()][:-1], *more])
+    function.__signature__ = shown  # type: ignore[attr-defined]
+    return function
+
+
+def take_options(function: str, given: dict[str, Any]) -> tuple[DraftingOptions, CacheOptions]:
+    """What a function was given as its `**options`. Raises: TypeError for a name of none."""
+    drafting, cache = take(DraftingOptions, given), take(CacheOptions, given)
+    for name in given:
+        raise TypeError(f"{function}() got an unexpected keyword argument {name!r}")
+    return drafting, cache
+
+
+@shows_options
 def stream_generate(
     model: Any,
     tokenizer: AnyTokenizer,
@@ -135,9 +158,7 @@ def stream_generate(
     check_draft_model(
         draft_model, draft_tokenizer=draft_tokenizer, draft_prompt=draft_prompt, **options
     )
-    drafting, cache = take(DraftingOptions, options), take(CacheOptions, options)
-    for name in options:
-        raise TypeError(f"stream_generate() got an unexpected keyword argument {name!r}")
+    drafting, cache = take_options("stream_generate", options)
     require_integer("max_tokens", max_tokens, least=-1)
     if max_tokens == 0:
         raise UsageError("max_tokens is 0; pass how many to generate at most, or -1 for no limit")
@@ -177,22 +198,6 @@ def stream_generate(
     return _responses(
         call, prompt_progress_callback, detokenizer, target.stop_ids, stops=bool(stop)
     )
-
-
-def with_options(function: Callable[..., Any], *kinds: Any) -> Signature:
-    """A function's signature with the fields of dataclasses in the place of its `**options`."""
-    own = signature(function)
-    more = [
-        Parameter(field.name, Parameter.KEYWORD_ONLY, default=field.default, annotation=field.type)
-        for kind in kinds
-        for field in fields(kind)
-    ]
-    return own.replace(parameters=[*[*own.parameters.values()][:-1], *more])
-
-
-stream_generate.__signature__ = with_options(  # type: ignore[attr-defined]
-    stream_generate, DraftingOptions, CacheOptions
-)
 
 
 def generate(

@@ -22,7 +22,7 @@ from tokalign.api.objects import (
     make_sampler,
     split_cache,
 )
-from tokalign.api.text import totals, with_options
+from tokalign.api.text import shows_options, take_options, totals
 from tokalign.errors import UsageError, require_callable, require_integer, shown
 from tokalign.runtime.batch import Batch
 from tokalign.runtime.chat import Prompt
@@ -31,13 +31,13 @@ from tokalign.runtime.generate import Generation, Piece, together
 from tokalign.runtime.mlx.machine import peak_memory, wired
 from tokalign.runtime.mlx.sampling import LogitsProcessor, Sampler, Sampling
 from tokalign.runtime.mlx.session import TargetModelSession
-from tokalign.runtime.options import CacheOptions, DraftingOptions, take
 from tokalign.runtime.request import Request
 from tokalign.runtime.rounds import Array
 from tokalign.tables.finding import Note, no_note
 from tokalign.tokenizer.vocabulary import TargetId
 
 
+@shows_options
 def batch_generate(
     model: Any,
     tokenizer: AnyTokenizer,
@@ -72,9 +72,7 @@ def batch_generate(
     Raises: as `stream_generate`.
     """
     check_draft_model(draft_model, draft_tokenizer=draft_tokenizer, **options)
-    drafting, cache = take(DraftingOptions, options), take(CacheOptions, options)
-    for name in options:
-        raise TypeError(f"batch_generate() got an unexpected keyword argument {name!r}")
+    drafting, cache = take_options("batch_generate", options)
     require_integer("completion_batch_size", completion_batch_size, least=1)
     require_integer("prefill_batch_size", prefill_batch_size, least=1)
     require_callable("note", note)
@@ -112,11 +110,6 @@ def batch_generate(
         [answer.ids for answer in answers] if return_token_ids else None,
         [answer.logprobs for answer in answers] if return_logprobs else None,
     )
-
-
-batch_generate.__signature__ = with_options(  # type: ignore[attr-defined]
-    batch_generate, DraftingOptions, CacheOptions
-)
 
 
 @dataclass(slots=True)
