@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import copyreg
 import sys
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from math import inf, isfinite
 from numbers import Integral, Real
 from textwrap import shorten
@@ -134,12 +134,11 @@ class MissingAssetError(TokalignError):
 _LONGEST_VALUE = 60
 
 
-def require_integer(name: str, value: Any, *, least: float = -inf, most: int | None = None) -> None:
+def require_integer(name: str, value: Any, *, least: float = -inf, most: float = inf) -> None:
     """Raises: UsageError for what is no integer from `least` to `most`."""
-    upper = inf if most is None else most
     is_integer = isinstance(value, Integral) and not isinstance(value, bool)
-    if not is_integer or not least <= int(value) <= upper:
-        raise UsageError(f"{name} has to be an integer {_range(least, upper)}, not {shown(value)}")
+    if not is_integer or not least <= int(value) <= most:
+        raise UsageError(f"{name} has to be an integer {_range(least, most)}, not {shown(value)}")
 
 
 def require_number(name: str, value: Any, *, least: float, most: float = inf) -> None:
@@ -157,10 +156,7 @@ def require_text(name: str, value: object) -> None:
 def require_texts(name: str, value: object) -> None:
     """Raises: UsageError for what is no sequence of texts: a single text, or a generator, which
     would be empty afterwards."""
-    if not isinstance(value, Collection) or isinstance(value, str):
-        raise UsageError(f"{name} has to be a sequence of texts, not {shown(value)}")
-    for place, item in enumerate(value):
-        require_text(f"{name}[{place}]", item)
+    _require_each(name, value, "texts", require_text)
 
 
 def require_kind(name: str, value: object, kind: type) -> None:
@@ -176,10 +172,16 @@ def require_callable(name: str, value: object) -> None:
 
 def require_callables(name: str, value: object) -> None:
     """Raises: UsageError for what is no sequence of functions; see `require_texts`."""
-    if not isinstance(value, Collection):
-        raise UsageError(f"{name} has to be a sequence of functions, not {shown(value)}")
+    _require_each(name, value, "functions", require_callable)
+
+
+def _require_each(
+    name: str, value: object, items: str, require_item: Callable[[str, object], None]
+) -> None:
+    if not isinstance(value, Collection) or isinstance(value, str):
+        raise UsageError(f"{name} has to be a sequence of {items}, not {shown(value)}")
     for place, item in enumerate(value):
-        require_callable(f"{name}[{place}]", item)
+        require_item(f"{name}[{place}]", item)
 
 
 def shown(value: object) -> str:

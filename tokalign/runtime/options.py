@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import Field, dataclass, field, fields
+from math import inf
 from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -326,7 +327,7 @@ def _check(option: Field[Any], given: Any) -> None:
         return
     elif "least" in facts:
         called = f"{name}, if not None," if option.default is None else name
-        require_integer(called, given, least=facts["least"], most=facts.get("most"))
+        require_integer(called, given, least=facts["least"], most=facts.get("most", inf))
         known = facts.get("among", (given,))
         require(
             given in known, f"{name} has to be one of {', '.join(map(str, known))}, not {{}}", given
