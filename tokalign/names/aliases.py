@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import errno
+import os
 import re
 import tomllib
 from collections.abc import Mapping
@@ -82,13 +82,7 @@ def find_alias(name: str) -> Alias:
 
 def check_name(name: str) -> str:
     """The name, if it can stand for a model. Raises: as `find_alias`."""
-    try:
-        is_there = as_path(name).exists()
-    except OSError as error:
-        if error.errno != errno.ENAMETOOLONG:  # as a prompt in the place of the name may be
-            raise
-        is_there = False
-    if not is_there:
+    if not os.path.exists(as_path(name)):  # `Path.exists` raises for a prompt in its place
         find_alias(name)
     return name
 
