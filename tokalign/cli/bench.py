@@ -36,7 +36,7 @@ from tokalign.cli.options import (
     LIMIT,
     TEMP,
 )
-from tokalign.cli.output import figures_table, note, notes_last, paragraph, progress, show
+from tokalign.cli.output import figures_table, note, paragraph, progress, show
 from tokalign.cli.texts import PromptText, language_of_model, read_prompts
 from tokalign.errors import UsageError
 from tokalign.runtime.options import (
@@ -146,7 +146,6 @@ def read_options(values: dict[str, Any]) -> Options:
 
 
 @click.command("bench", cls=Command, params=[*OPTIONS])
-@notes_last()
 def command(**values: Any) -> None:
     """Measure every way to draft against plain decoding, prompt by prompt.
 

@@ -17,7 +17,6 @@ from tokalign.cli.command import (
     POSITIVE,
     SIZE,
     Command,
-    FiniteRange,
     Option,
     flag,
     rare,
@@ -63,7 +62,7 @@ _OPTIONS = (
     rare(
         "--p-min",
         "Least probability of a proposal. Default: 0.05.",
-        FiniteRange(0, 1, min_open=True),
+        click.FloatRange(0, 1, min_open=True),
     ),
     rare("--workspace", "Finished counts of a build. Default: next to the table.", FOLDER),
     rare(

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tokalign.cli.command import Command, FilePath, FiniteRange, Option, flag
+from tokalign.cli.command import Command, FilePath, Option, flag
 from tokalign.cli.options import DRAFT, DRAFTER, DTYPE, HTML, TARGET
-from tokalign.cli.output import note, notes_last, paragraph, progress, rows, show, table
+from tokalign.cli.output import note, paragraph, progress, rows, show, table
 from tokalign.errors import DisturbedError, OutputError, UsageError
 from tokalign.runtime.options import DEFAULT_DRAFT_TOKENS, DraftingOptions
 
@@ -33,14 +33,13 @@ _OPTIONS = (
         FilePath(".json", mark="tokalign-cost-curve", parents=True),
     ),
     flag("--refresh", "Measure again, even if nothing has changed."),
-    Option("--budget", "Seconds after which measuring ends.", FiniteRange(min=1), 30.0),
+    Option("--budget", "Seconds after which measuring ends.", click.FloatRange(min=1), 30.0),
     DTYPE,
     HTML,
 )
 
 
 @click.command("calibrate", cls=Command, params=[*_OPTIONS])
-@notes_last()
 def command(
     *,
     target: str,

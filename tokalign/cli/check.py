@@ -15,7 +15,7 @@ import click
 from tokalign.cli.calibrate import measure_shape
 from tokalign.cli.command import MODEL_NAME, NAME, Command, Option, flag
 from tokalign.cli.options import FIELD, HTML, TRUST
-from tokalign.cli.output import note, notes_last, paragraph, rows, show, skipping_lines, table
+from tokalign.cli.output import note, paragraph, rows, show, skipping_lines, table
 from tokalign.cli.texts import language_of_model
 from tokalign.errors import DisturbedError
 from tokalign.storage import LANGUAGES, parse_json, sample_text
@@ -54,7 +54,6 @@ _NOT_MEASURED = (
 
 
 @click.command("check", cls=Command, params=[*_OPTIONS])
-@notes_last()
 def command(
     *,
     draft: str | None,

@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable
 from copy import copy
 from functools import partial
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -150,21 +149,9 @@ SIZE = ReadType("size", _read_size)
 MAX_TOKENS, VARIABLES = ReadType("n", _read_max_tokens), ReadType("json", _read_variables)
 
 
-class FiniteRange(click.FloatRange):
-    """click's range of numbers without NaN, which is neither below nor above any, and infinity."""
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        number = float(super().convert(value, param, ctx))
-        if not isfinite(number):
-            self.fail(f"{number} is not a finite number.", param, ctx)
-        return number
-
-
 MOST = 1 << 53  # of a count, which JSON and tables can hold
 AT_LEAST_1, FROM_0 = click.IntRange(1, MOST), click.IntRange(0, MOST)
-POSITIVE = FiniteRange(0, min_open=True)
+POSITIVE = click.FloatRange(0, min_open=True)
 
 
 class Option(click.Option):
@@ -233,19 +220,13 @@ class Command(click.Command):
     def invoke(self, ctx: click.Context) -> Any:
         """Raises: UsageError for an option without effect."""
         with naming_defaults(ctx):
-            return self._invoke(ctx)
-
-    def _invoke(self, ctx: click.Context) -> Any:
-        _take_words(ctx)
-        for option in self.params:
-            refuse_idle(ctx, option)
-        flags.as_json, flags.quiet = ctx.params.pop("as_json"), ctx.params.pop("quiet")
-        if flags.quiet:  # the Hub's library reads it when it is imported
-            os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
-        try:
+            _take_words(ctx)
+            for option in self.params:
+                refuse_idle(ctx, option)
+            flags.as_json, flags.quiet = ctx.params.pop("as_json"), ctx.params.pop("quiet")
+            if flags.quiet:  # the Hub's library reads it when it is imported
+                os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
             return super().invoke(ctx)
-        finally:
-            flags.as_json = flags.quiet = False
 
 
 def _show_all(context: click.Context, _option: click.Parameter, value: bool) -> None:

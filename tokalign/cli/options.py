@@ -21,7 +21,6 @@ from tokalign.cli.command import (
     TEXT_OR_FILE,
     VARIABLES,
     FilePath,
-    FiniteRange,
     Option,
     flag,
     rare,
@@ -58,7 +57,7 @@ def _option(field: Field[Any]) -> Option:
         kind = click.Choice(offered["among"])
     elif "least" in offered and reads is None:
         number, most = (
-            (FiniteRange, None) if isinstance(field.default, float) else (click.IntRange, MOST)
+            (click.FloatRange, None) if isinstance(field.default, float) else (click.IntRange, MOST)
         )
         kind = number(offered["least"], offered.get("most", most))
     return Option(

@@ -23,11 +23,10 @@ from tokalign.storage import DISK_ERRORS, as_path
 
 @dataclass(slots=True)
 class Flags:
-    """--json and --quiet, which every command has. held: notes that wait, in `notes_last`."""
+    """--json and --quiet, which every command has."""
 
     as_json: bool = False
     quiet: bool = False
-    held: list[str] | None = None
 
 
 flags = Flags()
@@ -226,25 +225,8 @@ def message_line(text: str) -> str:
 
 def note(message: str, *, lines: bool = False) -> None:
     """Print a message on stderr, as `message_line`; nothing for --quiet. lines: as it is."""
-    if flags.quiet:
-        return
-    text = visible(message) if lines else message_line(message)
-    if flags.held is None:
-        to_stderr(text)
-    else:
-        flags.held.append(text)
-
-
-@contextmanager
-def notes_last() -> Iterator[None]:
-    """Print the notes of the body when it ends, so that a verdict that it shows comes first."""
-    held = flags.held = list[str]()
-    try:
-        yield
-    finally:
-        flags.held = None
-        for text in held:
-            to_stderr(text)
+    if not flags.quiet:
+        to_stderr(visible(message) if lines else message_line(message))
 
 
 def note_problems(problems: Sequence[str], what: str) -> None:
