@@ -171,13 +171,6 @@ def test_results_fit_the_lines_also_in_a_file(
         assert all(len(line.split()) <= 2 for line in long), "a path stays with its name"
 
 
-def test_a_verdict_stands_before_the_paths() -> None:
-    _, shown = on_a_terminal(CHECK)
-    first = next(line for line in shown.splitlines() if line.strip())
-    assert first.startswith("A good fit: ")
-    assert shown.index("text -> the sample") > shown.index("machines.")
-
-
 @pytest.mark.parametrize("line", ["-p @ENDLESS", "-p x --json-schema ENDLESS", ""])
 def test_a_text_that_does_not_end_is_refused(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tokalign.cli.output.MOST_TEXT", 1 << 12)
