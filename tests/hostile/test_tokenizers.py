@@ -319,8 +319,8 @@ def broken_json() -> Iterator[Hostile]:
         ("white space only", b" \n", "download it again"),
         ("half a file", whole[: len(whole) // 2], "download it again"),
         ("text after the end", whole + b"}", "download it again"),
-        ("100,000 brackets", b"[" * 100_000, "nested deeper"),
-        ("100,000 braces", b'{"a":' * 100_000, "nested deeper"),
+        ("100,000 brackets", b"[" * 100_000, "recursion depth"),
+        ("100,000 braces", b'{"a":' * 100_000, "recursion depth"),
         ("invalid UTF-8", whole.replace(b"kot", b"k\xfft"), "download it again"),
         ("null bytes", b"\0" * 64, "download it again"),
         ("a lone surrogate", whole.replace(b'"ok"', b'"\\ud800"'), "read|no token|alphabet"),
@@ -629,8 +629,8 @@ OBJECTS: dict[str, tuple[Callable[[Path], None], type[Exception], str]] = {
     "a dangling link": (lambda at: at.symlink_to("nowhere"), MissingAssetError, "does not exist"),
     "a loop of links": (lambda path: path.symlink_to(path), VocabularyError, "cannot be read"),
     "a folder": (Path.mkdir, MissingAssetError, "holds no tokenizer"),
-    "a FIFO": (os.mkfifo, VocabularyError, "no regular file"),
-    "a device": (lambda at: at.symlink_to("/dev/zero"), VocabularyError, "no regular file"),
+    "a FIFO": (os.mkfifo, VocabularyError, "a pipe or a device"),
+    "a device": (lambda at: at.symlink_to("/dev/zero"), VocabularyError, "a pipe or a device"),
     "a sparse file beyond the limit": (large, VocabularyError, "more than 134,217,728 bytes"),
 }
 

@@ -222,7 +222,7 @@ def test_a_module_that_is_missing_is_named(
 
     monkeypatch.setattr(AutoTokenizer, "from_pretrained", from_pretrained)
     with pytest.raises(error, match=reason):
-        reference_of_folder(tmp_path, {}, {})
+        reference_of_folder(tmp_path, {})
 
 
 def test_ids_alone_keep_what_is_around_a_prompt() -> None:

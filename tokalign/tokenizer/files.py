@@ -13,15 +13,21 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from io import UnsupportedOperation
 from pathlib import Path
 from typing import Any
 
-from tokalign.errors import MissingAssetError, TokalignError, VocabularyError, is_complaint
+from tokalign.errors import (
+    MissingAssetError,
+    TokalignError,
+    VocabularyError,
+    in_one_line,
+    is_complaint,
+)
 from tokalign.storage import open_regular, parse_json
+from tokalign.tokenizer.backend import load_library
 from tokalign.tokenizer.limits import MAX_FILE_BYTES, check_lengths, checked_id, shortened
 from tokalign.tokenizer.ranks import holds_ranks, is_tekken, read_ranks, read_tekken
-from tokalign.tokenizer.reference import Reference, reference_of_file
+from tokalign.tokenizer.reference import Reference
 from tokalign.tokenizer.roles import find_roles, is_control
 from tokalign.tokenizer.sentencepiece import read_sentencepiece
 from tokalign.tokenizer.spec import Level, Markup, Supplement, TokenizerSpec
@@ -60,7 +66,7 @@ class TokenizerFile:
     def owner(self) -> Reference | None:
         """The reference, or the library of a tokenizer.json. Raises what the library raises."""
         if self.reference is None and self.is_tokenizer_json:
-            return reference_of_file(self.data, self.document)
+            return Reference(theirs=load_library(self.data), file=self.data)
         return self.reference
 
     @property
@@ -175,18 +181,12 @@ def refusing(path: Path) -> Iterator[None]:
         raise VocabularyError(f"{path} {error}") from error
     except TokalignError:
         raise
-    except RecursionError as error:
-        raise VocabularyError(
-            f"{path} is nested deeper than any tokenizer file; download it again"
-        ) from error
     except BaseException as error:
         if not is_complaint(error):
             raise
-        reason = shortened(" ".join(str(error).split()) or type(error).__name__, 120)
-        missing = "no " if isinstance(error, KeyError) else ""
+        reason = shortened(in_one_line(error), 120)
         raise VocabularyError(
-            f"{path} is not a tokenizer file tokalign can read ({missing}{reason}); "
-            "download it again"
+            f"{path} is not a tokenizer file tokalign can read ({reason}); download it again"
         ) from error
 
 
@@ -213,15 +213,9 @@ def _read(path: Path) -> bytes:
             data = file.read(MAX_FILE_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise MissingAssetError(f"{path} does not exist; {other}") from error
-    except (IsADirectoryError, UnsupportedOperation) as error:
-        raise VocabularyError(
-            f"{path} is no regular file, but a folder, a pipe or a device; {other}"
-        ) from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise VocabularyError(
-            f"{path} cannot be read ({reason}); give a file that you may read"
-        ) from error
+        raise VocabularyError(f"{path} cannot be read ({reason}); {other}") from error
     if not data:
         raise VocabularyError(f"{path} is empty; download it again")
     if len(data) > MAX_FILE_BYTES:

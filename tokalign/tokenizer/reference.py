@@ -13,7 +13,7 @@ import logging
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,7 +27,6 @@ from tokalign.errors import (
     VocabularyError,
 )
 from tokalign.installation import install_line
-from tokalign.tokenizer.backend import load_library
 from tokalign.tokenizer.library import giving_up
 from tokalign.tokenizer.limits import AGAIN, shortened
 
@@ -36,23 +35,16 @@ if TYPE_CHECKING:
 
 Ids = tuple[int, ...]
 
-_MODEL_FLAGS = (
-    *("dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix"),
-    *("fuse_unk", "byte_fallback", "ignore_merges"),
-)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Reference:
     """A tokenizer whose ids are right by definition.
 
     theirs: of transformers, of the `tokenizers` library, or whatever has an `encode`.
-    written: the tokenizer.json that it was loaded from, parsed. file: its bytes, if it is the
-    library's tokenizer of just this file.
+    file: the bytes of a tokenizer.json, if it is the library's tokenizer of just this file.
     """
 
     theirs: Any
-    written: Mapping[str, Any] = field(default_factory=dict)
     file: bytes = b""
 
     @cached_property
@@ -91,27 +83,8 @@ class Reference:
 
     @cached_property
     def document(self) -> dict[str, Any]:
-        """Its tokenizer.json, parsed; vocabulary and merges from the file where it kept them (2 s
-        for Gemma 3's)."""
-        library = self.library
-        assert library is not None, "only the library's tokenizers are documents"
-        kept = self.written.get("model") or {}
-        vocab = kept.get("vocab") or ()
-        if kept.get("type", "BPE") != "BPE" or not _is_kept(library, vocab):
-            return dict(json.loads(library.to_str()))
-        from tokenizers import Tokenizer as Library
-        from tokenizers.models import BPE
-
-        empty = Library(BPE())
-        for part in ("normalizer", "pre_tokenizer", "post_processor"):
-            setattr(empty, part, getattr(library, part))
-        flags = {name: getattr(library.model, name) for name in _MODEL_FLAGS}
-        model = {"type": "BPE", **flags, "vocab": vocab, "merges": kept.get("merges") or []}
-        added = [
-            {"id": index, **token.__getstate__()}
-            for index, token in sorted(library.get_added_tokens_decoder().items())
-        ]
-        return {**json.loads(empty.to_str()), "added_tokens": added, "model": model}
+        """Its tokenizer.json, parsed."""
+        return dict(json.loads(self.data))
 
     @cached_property
     def data(self) -> bytes:
@@ -119,17 +92,8 @@ class Reference:
         return self.file or self.library.to_str().encode()
 
 
-def reference_of_file(data: bytes, document: Mapping[str, Any]) -> Reference:
-    """The `tokenizers` library's tokenizer of a tokenizer.json. Raises what the library raises."""
-    return Reference(theirs=load_library(data), written=document, file=data)
-
-
 def reference_of_folder(
-    folder: Path,
-    files: Mapping[str, bytes],
-    document: Mapping[str, Any],
-    *,
-    trust_remote_code: bool = False,
+    folder: Path, files: Mapping[str, bytes], *, trust_remote_code: bool = False
 ) -> Reference | None:
     """What mlx-lm loads for a folder; None if transformers is not installed.
 
@@ -159,7 +123,7 @@ def reference_of_folder(
             theirs = AutoTokenizer.from_pretrained(folder if trust_remote_code else copy, **options)
         except Exception as error:  # programs raise what they like
             raise _refusal(folder, error) from error
-    return Reference(theirs=theirs, written=document)
+    return Reference(theirs=theirs)
 
 
 def _refusal(folder: Path, error: Exception) -> TokalignError:
@@ -194,17 +158,6 @@ def encode_with(theirs: Any, text: str, *, around: bool) -> list[int]:
         except TypeError:  # it is no tokenizer of transformers
             ids = theirs.encode(text)
     return list(getattr(ids, "ids", ids))
-
-
-def _is_kept(library: Library, vocab: Any) -> bool:
-    """Whether a model has the vocabulary of the file. The check on load compares encodings."""
-    return (
-        isinstance(vocab, dict)
-        and bool(vocab)
-        and type(library.model).__name__ == "BPE"
-        and library.get_vocab_size(with_added_tokens=False) == len(vocab)
-        and all(library.model.token_to_id(token) == i for token, i in [*vocab.items()][-9:])
-    )
 
 
 @contextmanager

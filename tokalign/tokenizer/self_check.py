@@ -96,10 +96,8 @@ def _read_best(file: TokenizerFile, *, trust_remote_code: bool) -> Tokenizer[Any
     refused: TokalignError | None = None
     if file.files:
         try:
-            with refusing(file.path):
-                written = file.document if "tokenizer.json" in file.files else {}
             reference = reference_of_folder(
-                file.folder, file.files, written, trust_remote_code=trust_remote_code
+                file.folder, file.files, trust_remote_code=trust_remote_code
             )
             file = replace(file, reference=reference)
         except OutputError:
