@@ -19,6 +19,7 @@ from tokalign.tokenizer.vocabulary import DraftId, Id, Roles, TargetId
 
 OtherId = TypeVar("OtherId", bound=int)
 
+_TO_TARGET, _TO_DRAFT = "intersection.draft_to_target", "intersection.target_to_draft"
 _FREQUENT = "frequent.bits"
 
 NO_TOKEN = -1
@@ -60,8 +61,8 @@ class Intersection:
 
     def to_sections(self) -> dict[str, bytes]:
         return {
-            "intersection.draft_to_target": array_bytes(self.draft_to_target),
-            "intersection.target_to_draft": array_bytes(self.target_to_draft),
+            _TO_TARGET: array_bytes(self.draft_to_target),
+            _TO_DRAFT: array_bytes(self.target_to_draft),
         }
 
     @classmethod
@@ -69,22 +70,16 @@ class Intersection:
         cls, bundle: Bundle, draft_size: int | None = None, target_size: int | None = None
     ) -> Intersection:
         """The table in a bundle, every id of which is checked. Raises: BundleError."""
-        to_target, to_draft = "intersection.draft_to_target", "intersection.target_to_draft"
-        found = cls(
-            bundle.array(to_target, "<i4", length=draft_size),
-            bundle.array(to_draft, "<i4", length=target_size),
-        )
-        for name, ids, other in (
-            (to_target, found.draft_to_target, found.target_to_draft),
-            (to_draft, found.target_to_draft, found.draft_to_target),
-        ):
-            bundle.check_ids(ids, len(other), name, least=NO_TOKEN)
-        if np.bincount(found.draft_to_target + 1)[1:].max(initial=0) > MOST_DOUBLES:
+        to_target = bundle.array(_TO_TARGET, "<i4", length=draft_size)
+        to_draft = bundle.array(_TO_DRAFT, "<i4", length=target_size)
+        bundle.check_ids(to_target, len(to_draft), _TO_TARGET, least=NO_TOKEN)
+        bundle.check_ids(to_draft, len(to_target), _TO_DRAFT, least=NO_TOKEN)
+        if np.bincount(to_target + 1)[1:].max(initial=0) > MOST_DOUBLES:
             raise bundle.wrong(
                 f"more than {MOST_DOUBLES} draft ids stand for one target id in the section "
-                f"{to_target}"
+                f"{_TO_TARGET}"
             )
-        return found
+        return cls(to_target, to_draft)
 
 
 @dataclass(frozen=True, eq=False, slots=True)

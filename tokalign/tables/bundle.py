@@ -126,7 +126,7 @@ def encode_bundle(bundle: Bundle) -> bytes:
 def read_header(path: Path) -> Header:
     """What a table file says of itself; its sections are not read. Raises: as `read_bundle`."""
     name = shown_path(path)
-    with _opened(path, name) as (_, _, header, _):
+    with _opened(path, name) as (_, _, header):
         return Header(**header, name=name)
 
 
@@ -134,25 +134,15 @@ def read_bundle(path: Path, *, name: str | None = None) -> Bundle:
     """Read a table file and check every byte of it. name: for messages; by default the path.
     Raises: BundleError as `decode_bundle`, and for what is no regular file; MissingAssetError."""
     name = name or shown_path(path)
-    with _opened(path, name) as (file, start, header, places):
-        return _bundle(start + file.read(), header, places, name)
+    with _opened(path, name) as (file, start, _):
+        return decode_bundle(start + file.read(), name=name)
 
 
-def decode_bundle(data: bytes | memoryview, *, name: str = "the table") -> Bundle:
+def decode_bundle(data: bytes, *, name: str = "the table") -> Bundle:
     """Read the bytes of a file, every one of which is checked. The sections are views of `data`.
     Raises: BundleError for anything but a whole file of this version."""
-    return _bundle(data, *_decode_header(data, len(data), name), name)
-
-
-Places = dict[str, slice]
-"""Where in the file each section lies."""
-
-
-def _bundle(
-    data: bytes | memoryview, header: Mapping[str, Any], places: Places, name: str
-) -> Bundle:
-    """The bundle in a file whose header has been checked. Raises: BundleError."""
-    view = memoryview(data).toreadonly()
+    header, places = _decode_header(data, len(data), name)
+    view = memoryview(data)
     if hashlib.sha256(view[:-_DIGEST_SIZE]).digest() != view[-_DIGEST_SIZE:]:
         raise BundleError(f"{name} is damaged: its checksum does not match; {_REMEDY}")
     sections = {section: view[place] for section, place in places.items()}
@@ -160,7 +150,7 @@ def _bundle(
 
 
 @contextmanager
-def _opened(path: Path, name: str) -> Iterator[tuple[BinaryIO, bytes, Mapping[str, Any], Places]]:
+def _opened(path: Path, name: str) -> Iterator[tuple[BinaryIO, bytes, dict[str, Any]]]:
     """A table file, its start and its checked header, before memory is taken for the sections."""
     irregular = BundleError(f"{name} is no regular file of a table's size; give a .tok file")
     try:
@@ -170,7 +160,8 @@ def _opened(path: Path, name: str) -> Iterator[tuple[BinaryIO, bytes, Mapping[st
                 raise irregular
             start = file.read(_PREAMBLE.size)
             start += file.read(_header_end(start, name) - len(start))
-            yield file, start, *_decode_header(start, size, name)
+            header, _ = _decode_header(start, size, name)
+            yield file, start, header
     except (IsADirectoryError, UnsupportedOperation) as error:
         raise irregular from error
     except (OSError, ValueError) as error:  # a ValueError for a name that no file can have
@@ -180,11 +171,11 @@ def _opened(path: Path, name: str) -> Iterator[tuple[BinaryIO, bytes, Mapping[st
         ) from error
 
 
-def _header_end(start: bytes | memoryview, name: str) -> int:
+def _header_end(start: bytes, name: str) -> int:
     """Where the header and its digest end, by the preamble. Raises: BundleError."""
     if start[: len(MAGIC)] != MAGIC[: len(start)]:
         raise BundleError(
-            f"{name} is not a tokalign table: it starts with {bytes(start[: len(MAGIC)])!r}, "
+            f"{name} is not a tokalign table: it starts with {start[: len(MAGIC)]!r}, "
             f"not {MAGIC!r}; give a .tok file"
         )
     if len(start) < _PREAMBLE.size:
@@ -203,10 +194,9 @@ def _header_end(start: bytes | memoryview, name: str) -> int:
     return int(_PREAMBLE.size + length + _DIGEST_SIZE)
 
 
-def _decode_header(
-    start: bytes | memoryview, size: int, name: str
-) -> tuple[dict[str, Any], Places]:
-    """Check a header. size: of the whole file, which has to be as the header says."""
+def _decode_header(start: bytes, size: int, name: str) -> tuple[dict[str, Any], dict[str, slice]]:
+    """A checked header, and where in the file each section lies. size: of the whole file, which has
+    to be as the header says."""
     end = _header_end(start, name)
     if len(start) < end:
         raise _truncated(name, end, size)

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from tokalign.errors import BundleError, MissingAssetError, shown_path
 from tokalign.storage import FilePath, FileState, file_state
 from tokalign.tables.alignment import Alignment
 from tokalign.tables.backoff import BackoffTable
-from tokalign.tables.bundle import Bundle, read_bundle
+from tokalign.tables.bundle import Bundle, read_bundle, read_header
 from tokalign.tables.dictionary import HOW_TO_BUILD, SOURCE, Dictionaries, Dictionary
 from tokalign.tables.finding import Detail, Note, find_tables, no_note
 from tokalign.tables.header import KINDS, Header
@@ -45,19 +46,14 @@ def open_dictionary(
     Raises: BundleError for a damaged table; FingerprintError or MissingAssetError where `files` or
     `languages` cannot be honoured.
     """
-
-    def make(path: Path, bundle: Bundle) -> _Opened:
-        table = BackoffTable.from_bundle(bundle, len(target.vocabulary))
-        return _Opened(path, bundle.language, table)
-
-    named = {os.path.abspath(file): Path(file) for file in files}
+    make = partial(BackoffTable.from_bundle, vocabulary_size=len(target.vocabulary))
     read = _reader("dictionary", make, target, remedy=HOW_TO_BUILD)
-    opened = [read(path) for path in named.values()]
+    named = {os.path.abspath(file): Path(file) for file in files}
+    opened = [_Opened(path, read_header(path).language, read(path)) for path in named.values()]
     if languages or not files:
+        fingerprint = target.fingerprint
         found = [
-            *find_tables(
-                "dictionary", target=target.fingerprint, model_folder=model_folder, note=note
-            )
+            *find_tables("dictionary", target=fingerprint, model_folder=model_folder, note=note)
         ]
         known = {table.language for table in opened} | {header.language for _, header in found}
         _require_languages(languages, known)
@@ -84,13 +80,10 @@ def open_logit_rows(
 ) -> LogitRows | None:
     """What a model of this tokenizer expects of corpora in these languages, joined; None where
     nothing is found."""
-
-    def make(_path: Path, bundle: Bundle) -> LogitRows:
-        return LogitRows.from_bundle(bundle, len(target.vocabulary))
-
+    make = partial(LogitRows.from_bundle, vocabulary_size=len(target.vocabulary))
     read = _reader(LOGITS, make, target, remedy="tokalign build --from-model")
     found = [*find_tables(LOGITS, target=target.fingerprint, model_folder=model_folder, note=note)]
-    rows = [*_usable(LOGITS, found, languages, read, note)]
+    rows = [opened.table for opened in _usable(LOGITS, found, languages, read, note)]
     return joined(rows) if len(rows) > 1 else rows[0] if rows else None
 
 
@@ -110,12 +103,11 @@ def open_alignment(
     Raises: BundleError for a damaged table; FingerprintError or MissingAssetError for `file`.
     """
     build = "tokalign build --alignment-only --draft DRAFT --target TARGET"
-
-    def make(_path: Path, bundle: Bundle) -> Alignment:
-        return Alignment.from_bundle(
-            bundle, draft=draft.vocabulary.tokens, target_size=len(target.vocabulary)
-        )
-
+    make = partial(
+        Alignment.from_bundle,
+        draft=draft.vocabulary.tokens,
+        target_size=len(target.vocabulary),
+    )
     read = _reader("alignment", make, target, draft, remedy=build)
     if file is not None:
         return read(Path(file))
@@ -126,8 +118,8 @@ def open_alignment(
         model_folder=model_folder,
         note=note,
     )
-    for alignment in _usable("alignment", [*found], (), read, note):
-        return alignment
+    for opened in _usable("alignment", [*found], (), read, note):
+        return opened.table
     note(
         "alignment -> computed now, because no table of this pair was found; "
         f"keep one with: {build}, or fetch one, if there is one, with: tokalign tables pull NAME"
@@ -141,7 +133,7 @@ _tables = WeakKeyDictionary()
 
 def _reader(
     kind: str,
-    make: Callable[[Path, Bundle], T],
+    make: Callable[[Bundle], T],
     target: Tokenizer[TargetId],
     draft: Tokenizer[DraftId] | None = None,
     *,
@@ -159,7 +151,7 @@ def _reader(
             bundle = read_bundle(path)
             bundle.require_kind(kind)
             bundle.require(target=target.fingerprint, draft=theirs, remedy=remedy)
-            known = tables[kind, theirs, path] = state or (), make(path, bundle)
+            known = tables[kind, theirs, path] = state or (), make(bundle)
         return cast("T", known[1])
 
     return read
@@ -181,12 +173,12 @@ def verify_bundle(bundle: Bundle) -> None:
     KINDS[bundle.kind].read(bundle)
 
 
-class _Opened(NamedTuple):
-    """A dictionary that was read, with its file and language."""
+class _Opened(NamedTuple, Generic[T]):
+    """A table that was read, with its file and language."""
 
     path: Path
     language: str
-    table: Dictionary
+    table: T
 
 
 def _usable(
@@ -195,7 +187,7 @@ def _usable(
     languages: Sequence[str],
     read: Callable[[Path], T],
     note: Note,
-) -> Iterator[T]:
+) -> Iterator[_Opened[T]]:
     """For each language and file name, the first usable table; all languages if none is named."""
     same: dict[tuple[str, str], list[Path]] = {}
     for path, header in found:
@@ -204,12 +196,12 @@ def _usable(
     for key in dict.fromkeys(chosen) if languages else same:
         for path in same[key]:
             try:
-                table = read(path)
+                opened = _Opened(path, key[0], read(path))
             except (BundleError, MissingAssetError) as error:
                 note(f"{error}; it is not used")
                 continue
             note(Detail(f"{kind} -> {shown_path(path)}"))
-            yield table
+            yield opened
             break
 
 
@@ -223,7 +215,7 @@ def _require_languages(wanted: Sequence[str], known: set[str]) -> None:
             )
 
 
-def _by_source(opened: Sequence[_Opened]) -> dict[str, Dictionary]:
+def _by_source(opened: Sequence[_Opened[BackoffTable]]) -> dict[str, Dictionary]:
     """Dictionaries by source: by their languages, or by file names where these are equal. A single
     one needs no name.
 
