@@ -22,6 +22,8 @@ class ForeignTokenizer(Tokenizer[Id]):
     `eos_token` are used where it has them. why: what keeps it from a higher level.
     """
 
+    _kept = ("spec", "_theirs")
+
     def __init__(self, theirs: Any, why: str = "") -> None:
         self._theirs = theirs
         reference = Reference(theirs=theirs)
@@ -40,9 +42,6 @@ class ForeignTokenizer(Tokenizer[Id]):
                 why=why or f"it is a {type(theirs).__name__}, and no file that the library reads",
             )
         )
-
-    def __getstate__(self) -> dict[str, object]:
-        return {"spec": self.spec, "_theirs": self._theirs}
 
     @cached_property
     def fingerprint(self) -> str:

@@ -31,7 +31,9 @@ def read_note(path: Path) -> Tokenizer[Any] | None:
     spec, fingerprint = msgspec.msgpack.decode(
         packed, type=tuple[TokenizerSpec, str], dec_hook=_read_merges
     )
-    return Tokenizer(spec, fingerprint=fingerprint)
+    tokenizer = Tokenizer[Any](spec)
+    tokenizer.fingerprint = fingerprint
+    return tokenizer
 
 
 def write_note(path: Path, tokenizer: Tokenizer[Any]) -> None:

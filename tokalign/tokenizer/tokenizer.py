@@ -52,25 +52,22 @@ _FEW = 1 << 17
 
 class Tokenizer(Generic[Id]):
     """A tokenizer. Its type says whose ids it has: `Tokenizer[TargetId]`, `Tokenizer[DraftId]`.
-    library, fingerprint: those of `spec`, if they are known already."""
+    library: that of `spec`, if it is loaded already."""
 
+    _kept = ("spec", "fingerprint")  # in another process; the rest is made again
     _loaded: Library | None = None
-    _fingerprint = ""
     _encoded = 0
 
-    def __init__(
-        self, spec: TokenizerSpec, library: Library | None = None, *, fingerprint: str = ""
-    ) -> None:
+    def __init__(self, spec: TokenizerSpec, library: Library | None = None) -> None:
         self.spec = spec
         self._loaded = library
-        self._fingerprint = fingerprint
 
     def __getstate__(self) -> dict[str, object]:
-        return {"spec": self.spec, "_fingerprint": vars(self).get("fingerprint", "")}
+        return {name: value for name, value in vars(self).items() if name in self._kept}
 
     @cached_property
     def fingerprint(self) -> str:
-        return self._fingerprint or fingerprint_of(self.spec)
+        return fingerprint_of(self.spec)
 
     @cached_property
     def vocabulary(self) -> Vocabulary[Id]:
