@@ -37,6 +37,11 @@ class Refusal(TokalignError):  # noqa: N818  # named by what the client gets
         self.param: str | None = None
 
 
+def unserved(name: str, remedy: str) -> Refusal:
+    """A field of another API that asks for another answer than is given."""
+    return Refusal(400, f"{name} is not served: {remedy}", code="unsupported_parameter")
+
+
 def refusal_of(error: Exception) -> Refusal:
     """What a client is told about an error; a fault of ours is logged."""
     if isinstance(error, Refusal):

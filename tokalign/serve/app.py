@@ -275,7 +275,7 @@ def _error(path: str, refusal: Refusal) -> Response:
 def _field_in(text: str, form: type[Common]) -> str | None:
     """The path of a field with which an error begins, if it is about one."""
     path = _PATH.match(text)
-    fields = form.__struct_fields__
+    fields = (*form.__struct_fields__, *form.unserved)
     return path[0] if path is not None and path[1] in fields else None
 
 

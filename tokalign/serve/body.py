@@ -7,7 +7,7 @@ unknown field is ignored, as clients send many of both.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from secrets import randbits
 from typing import Annotated, Any, ClassVar
@@ -24,7 +24,7 @@ from tokalign.runtime.chat import RESERVED
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.options import SamplingOptions
 from tokalign.serve import Settings
-from tokalign.serve.admission import Refusal
+from tokalign.serve.admission import unserved
 from tokalign.serve.request import DEFAULT, ApiRequest, ModelNames
 from tokalign.serve.structured import (
     Schema,
@@ -59,7 +59,7 @@ _PENALTIES = [
     for kind in ("repetition", "presence", "frequency")
     for what in ("penalty", "context_size")
 ]
-_UNSERVED = {
+UNSERVED = {
     "functions": "give the functions as tools",
     "allowed_token_ids": "give a grammar",
     "bad_words": "give logit_bias",
@@ -85,11 +85,12 @@ class Common(Struct, kw_only=True):
     """What every API takes. Limits and filters that are off are given as 0 or -1.
 
     limits: the fields that say how long an answer may be, and the first that is there counts.
-    stops: the field with the texts that end it.
+    stops: the field with the texts that end it. unserved: fields that may ask for nothing only.
     """
 
     limits: ClassVar[Sequence[str]] = ("max_tokens",)
     stops: ClassVar[str] = "stop"
+    unserved: ClassVar[Mapping[str, str]] = UNSERVED
 
     model: str = DEFAULT
     draft_model: str = DEFAULT
@@ -132,14 +133,6 @@ class Common(Struct, kw_only=True):
     grammar: str | None = None
     json_schema: Schema | None = None
     best_of: int | None = None
-    functions: Any = None
-    allowed_token_ids: Any = None
-    bad_words: Any = None
-    include_stop_str_in_output: Any = None
-    min_tokens: Any = None
-    stop_regex: Any = None
-    truncate_prompt_tokens: Any = None
-    use_beam_search: Any = None
     return_progress: bool = False
 
     @abstractmethod
@@ -159,9 +152,6 @@ class Common(Struct, kw_only=True):
     def _request(self, settings: Settings, api_key: str, **more: Any) -> ApiRequest:
         if self.best_of is not None and self.best_of != self.n:
             raise unserved("best_of", "every answer that is made is returned; give n")
-        for name, remedy in _UNSERVED.items():
-            if (value := getattr(self, name)) and value != -1:
-                raise unserved(name, remedy)
         if self.structured_outputs.structural_tag:
             raise unserved("structured_outputs.structural_tag", "give tools, or a grammar")
         if reserved := _RESERVED & self.chat_template_kwargs.keys():
@@ -243,11 +233,6 @@ def repeated(request: ApiRequest, count: int) -> list[ApiRequest]:
         replace(request, sampling=replace(request.sampling, seed=seed + index))
         for index in range(count)
     ]
-
-
-def unserved(name: str, remedy: str) -> Refusal:
-    """A field of another API that asks for another answer than is given."""
-    return Refusal(400, f"{name} is not served: {remedy}", code="unsupported_parameter")
 
 
 def _predicted(given: Any) -> str | None:

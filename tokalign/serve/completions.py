@@ -21,9 +21,9 @@ from tokalign.conversation.history import named
 from tokalign.errors import require
 from tokalign.runtime.rounds import Reading
 from tokalign.serve import Settings
-from tokalign.serve.admission import Refusal
+from tokalign.serve.admission import Refusal, unserved
 from tokalign.serve.answer import Choice, Rendering, Usage, event
-from tokalign.serve.body import MOST_CHOICES, Common, Object, repeated, unserved
+from tokalign.serve.body import MOST_CHOICES, Common, Object, repeated
 from tokalign.serve.job import Emitted
 from tokalign.serve.request import ApiRequest
 from tokalign.tokenizer.vocabulary import TargetId

@@ -12,14 +12,15 @@ from msgspec import Struct
 
 from tokalign import __version__
 from tokalign.errors import UsageError, require
+from tokalign.serve.admission import unserved
+from tokalign.serve.body import Common
 
 _MOST_NESTING = 128
 """Levels of a body: code that walks through it needs some of Python's stack for each of them."""
 
 _HALF = re.compile(rb"(?i)(\\ud[89ab]\w\w\\ud[c-f]\w\w|\\[^u])|\\ud[89a-f]\w\w")
 """The escape of half a surrogate pair, or in the first group one that JSON's text may have."""
-
-Form = TypeVar("Form", bound=Struct)
+Form = TypeVar("Form", bound=Common)
 
 
 def read(data: bytes, form: type[Form]) -> Form:
@@ -45,7 +46,10 @@ def _decoded(data: bytes) -> Any:
 
 
 def as_form(given: Mapping[str, Any], form: type[Form]) -> Form:
-    """Fields as those of a form; 50.0 is an integer as well. Raises: UsageError."""
+    """Fields as those of a form; 50.0 is an integer as well. Raises: UsageError, Refusal."""
+    for name, remedy in form.unserved.items():
+        if (value := given.get(name)) and value != -1:
+            raise unserved(name, remedy)
     fields = {
         name: int(value) if isinstance(value, float) and value.is_integer() else value
         for name, value in given.items()

@@ -16,11 +16,11 @@ from tokalign.runtime.rounds import Reading
 from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal
 from tokalign.serve.answer import Choice, Rendering, Usage, event
-from tokalign.serve.body import Common, Object
+from tokalign.serve.body import UNSERVED, Common, Object
 from tokalign.serve.request import ApiRequest
 
 _ELSEWHERE = "nothing is stored: send the whole input"
-_UNSERVED: Mapping[str, str] = {
+_UNSERVED = {
     "previous_response_id": _ELSEWHERE,
     "conversation": _ELSEWHERE,
     "prompt": "there are no stored prompts: send instructions and input",
@@ -56,6 +56,7 @@ class ResponsesBody(Common, kw_only=True):
     """The body of `/v1/responses`."""
 
     limits = ("max_output_tokens", "max_tokens")
+    unserved = {**UNSERVED, **_UNSERVED}
 
     input: str | list[Object]
     instructions: str | None = None
@@ -65,10 +66,6 @@ class ResponsesBody(Common, kw_only=True):
     parallel_tool_calls: bool | None = None
     text: Object = {}
     include: list[Any] = []
-    previous_response_id: Any = None
-    conversation: Any = None
-    prompt: Any = None
-    background: Any = None
     max_tool_calls: Any = None
     metadata: Any = None
     prompt_cache_key: Any = None
@@ -91,10 +88,6 @@ class ResponsesBody(Common, kw_only=True):
         return [tool for path, tools in lists for tool in _functions(path, tools)]
 
     def requests(self, settings: Settings, api_key: str) -> list[ApiRequest]:
-        for name, remedy in _UNSERVED.items():
-            if getattr(self, name):
-                code = "previous_response_not_found" if name.startswith("prev") else None
-                raise Refusal(400, f"{name} is not served: {remedy}", code=code)
         match self.reasoning:
             case {"effort": str(effort)}:
                 self.reasoning_effort = effort
