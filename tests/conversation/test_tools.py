@@ -176,7 +176,6 @@ VALUES: list[tuple[Any, list[Any]]] = [
     (dict[str, int], [{"a": 1}]),
     (list[Place] | None, [[{"city": "a"}], None]),
     (Annotated[str, Field(max_length=3)], ["abc"]),
-    (Annotated[str, Field(pattern="^[a-c]+/$")] | None, ["abc/", None]),
     (Annotated[int, Field(ge=1, le=9)] | str, [5, "abc"]),
     (Any, ["Paris", 5, True, None, {"a": [1]}]),
 ]
@@ -251,12 +250,9 @@ def test_quotes_of_json_are_neither_forced_nor_taken_where_a_text_may_stand() ->
 @pytest.mark.parametrize(
     ("schema", "fits", "no", "named"),
     [
-        ({"pattern": "^ab?$|^c$|^$"}, ["a", "c", ""], ["ac", "cc"], []),
-        ({"pattern": "^((a)|(b|/))+$"}, ["ab/"], ["abc", ""], []),
-        ({"pattern": "^a|b$"}, ["ac", "cb"], ["ca"], []),
-        ({"pattern": r"^\d+[\w.]$"}, ["12.", "1a"], ["٣a", "1ł"], []),
         ({"maxLength": 0}, [""], ["a"], []),
-        ({"pattern": "(?=a)", "format": "date"}, ["a", "x"], [], ["format", "pattern"]),
+        ({"pattern": "^a$"}, ["a", "x"], [], ["pattern"]),
+        ({"format": "date"}, ["x"], [], ["format"]),
         ({"maxLength": 9000}, ["a"], [], ["maxLength"]),
     ],
 )

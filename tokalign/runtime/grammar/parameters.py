@@ -87,8 +87,8 @@ class Parameter:
         return {
             name
             for schema in filter(_is_text, self.alternatives)
-            for name, is_followed in _IS_FOLLOWED.items()
-            if name in schema and (is_any or not is_followed(schema))
+            for name in _HINTS["string"]
+            if name in schema and (is_any or _length(schema, name) is None)
         }
 
     def value(self, text: str) -> Any:
@@ -286,51 +286,10 @@ def _pattern(schema: Schema) -> str:
     least, most = _length(schema, "minLength") or 0, _length(schema, "maxLength")
     is_possible = most is None or least <= most
     bounds = f"{{{least},{'' if most is None else most}}}" if is_possible else "*"
-    text = f"/(?s:.{bounds})/"
-    searched = _searched(schema.get("pattern")) if kind == "string" else ""
-    return f"({text} & {searched})" if searched else text
+    return f"/(?s:.{bounds})/"
 
 
 def _length(schema: Schema, name: str) -> int | None:
-    """A bound of a text's length; None for none that can be enforced."""
-    length = schema.get(name)
+    """A bound of a text's length; None for another keyword, and for none that can be enforced."""
+    length = schema.get(name) if name in ("minLength", "maxLength") else None
     return length if type(length) is int and 0 <= length <= _LONGEST_TEXT else None
-
-
-_IS_FOLLOWED: Mapping[str, Callable[[Schema], bool]] = {
-    "minLength": lambda schema: _length(schema, "minLength") is not None,
-    "maxLength": lambda schema: _length(schema, "maxLength") is not None,
-    "pattern": lambda schema: _searched(schema["pattern"]) != "",
-    "format": lambda schema: False,
-}
-"""Whether the terminal of a text follows a keyword that its schema has."""
-
-_PIECE = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|.", re.DOTALL)
-_IN_LARK = {"/": r"\/", "\n": r"\n", r"\d": "[0-9]", r"\w": "[A-Za-z0-9_]"}
-"""Parts of a pattern that Lark's format, or Unicode, would read otherwise."""
-
-
-def _searched(pattern: Any) -> str:
-    """A terminal of the texts that a pattern is found in; nothing where it cannot be one."""
-    if not isinstance(pattern, str):
-        return ""
-    choices, depth = [""], 0
-    for piece in _PIECE.findall(pattern):
-        depth += (piece == "(") - (piece == ")")
-        if piece == "|" and not depth:  # an end belongs to its own choice
-            choices.append("")
-        else:
-            choices[-1] += re.sub(r"\\.|/|\n", lambda m: _IN_LARK.get(m[0], m[0]), piece)
-    terminal = f"/{'|'.join(map(_whole_text, choices))}/"
-    try:
-        Grammar.lark(f"start: T\nT: {terminal}")
-    except UsageError:
-        return ""
-    return terminal
-
-
-def _whole_text(choice: str) -> str:
-    """An expression of a whole text that has one inside which begins or ends where this says."""
-    begins, ends = choice.startswith("^"), re.search(r"(?<!\\)(\\\\)*\$$", choice) is not None
-    before, after = ("" if begins else "(?s:.*)"), ("" if ends else "(?s:.*)")
-    return f"{before}({choice[begins : len(choice) - ends]}){after}"
