@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from tokalign.conversation.incoming import json_inside
 from tokalign.conversation.tool_calls import TAGS, Tags, parameters_of, schema_of
 from tokalign.conversation.tools import ANY_TOOL, HARMONY, LLAMA, ToolFormat
 from tokalign.errors import UsageError
@@ -43,12 +44,13 @@ def calls_grammar(
             "can be enforced; ask for the call in a message, and give auto"
         )
     writer = _Writer(form, vocabulary)
-    write = _LARK.get(form.parser, partial(_bare_call, "arguments"))
+    write = _LARK.get(form.parser, partial(_json_line, _OBJECT))
     calls, size, ignored = list[str](), 0, list[str]()
     for function in functions:  # each is bounded before more is written
-        paths = json_part(schema_of(function), strict=False)[1]
-        paths += _unfollowed(function) if form.parser in TAGS else ()
-        ignored += [f"tools.{function['name']}.{path}" for path in dict.fromkeys(paths)]
+        paths = dict.fromkeys(json_part(schema_of(function), strict=False)[1])
+        for key, parameter in parameters_of(function).items() if form.parser in TAGS else ():
+            paths |= dict.fromkeys(f"properties.{key}.{name}" for name in parameter.unfollowed)
+        ignored += [f"tools.{function['name']}.{path}" for path in paths]
         calls.append(f"({write(writer, function)})")
         size += len(calls[-1])
         at_most("the grammar of the tools", "characters", size, MOST_BYTES)
@@ -100,49 +102,31 @@ def _at_mark(text: str, vocabulary: Vocabulary[TargetId]) -> tuple[str, str, str
     return text.partition(found) if found else (text, "", "")
 
 
-def _arguments(function: Mapping[str, Any]) -> str:
-    return json_lark(schema_of(function))
+# -- arguments in JSON -----------------------------------------------------------------------------
 
 
-def _json_call(writer: _Writer, function: Mapping[str, Any]) -> str:
-    name = f'\n{{"name": {json.dumps(function["name"], ensure_ascii=False)}, "arguments": '
-    return writer.call(writer.text(name), _arguments(function), writer.text("}\n"))
+def _json_line(template: str, writer: _Writer, function: Mapping[str, Any]) -> str:
+    """A call without marks around it."""
+    name, parts = json_inside(function["name"]), re.split(r"(\{arguments\}|\{index\})", template)
+    rules = {"{arguments}": json_lark(schema_of(function)), "{index}": "/[0-9]{1,3}/"}
+    written = (rules.get(part) or writer.text(part.replace("{name}", name)) for part in parts)
+    return " ".join(filter(None, written))
 
 
-def _bare_call(key: str, writer: _Writer, function: Mapping[str, Any]) -> str:
-    """A line of JSON without marks. key: of the arguments."""
-    name = json.dumps(function["name"], ensure_ascii=False)
-    opening = writer.text(f'{{"name": {name}, "{key}": ')
-    return f"{opening} {_arguments(function)} {writer.text('}')}"
+def _json_call(template: str, writer: _Writer, function: Mapping[str, Any]) -> str:
+    return writer.call(_json_line(template, writer, function))
 
 
 def _mistral_call(writer: _Writer, function: Mapping[str, Any]) -> str:
-    if "[ARGS]" in writer.vocabulary.special_ids:
-        return writer.call(writer.text(f"{function['name']}[ARGS]"), _arguments(function))
-    opening = f'[{{"name": {json.dumps(function["name"], ensure_ascii=False)}, "arguments": '
-    return writer.call(writer.text(opening), _arguments(function), writer.text("}]"))
-
-
-def _kimi_call(writer: _Writer, function: Mapping[str, Any]) -> str:
-    """The model numbers its calls, so that no two have the same id."""
-    name = writer.text(f"<|tool_call_begin|>functions.{function['name']}:")
-    mark, end = map(writer.text, ("<|tool_call_argument_begin|>", "<|tool_call_end|>"))
-    return writer.call(name, "/[0-9]{1,3}/", mark, _arguments(function), end)
-
-
-def _deepseek_call(before: str, after: str, writer: _Writer, function: Mapping[str, Any]) -> str:
-    """before, after: around the name."""
-    name = f"<｜tool▁call▁begin｜>{before}{function['name']}{after}"
-    end = "\n```" if "```" in after else ""
-    return writer.call(
-        writer.text(name), _arguments(function), writer.text(f"{end}<｜tool▁call▁end｜>")
-    )
+    has_mark = "[ARGS]" in writer.vocabulary.special_ids
+    template = "{name}[ARGS]{arguments}" if has_mark else f"[{_OBJECT}]"
+    return _json_call(template, writer, function)
 
 
 def _harmony_call(writer: _Writer, function: Mapping[str, Any]) -> str:
     """A thought may come first. The end of the answer is that of the call."""
     name = f"commentary to=functions.{function['name']} <|constrain|>json<|message|>"
-    return f"{after_thought(name, writer.vocabulary)} {_arguments(function)}"
+    return f"{after_thought(name, writer.vocabulary)} {json_lark(schema_of(function))}"
 
 
 def after_thought(header: str, vocabulary: Vocabulary[TargetId]) -> str:
@@ -154,15 +138,26 @@ def after_thought(header: str, vocabulary: Vocabulary[TargetId]) -> str:
     return rf"({thought} /(.|\n)*/ {after})? {own}"
 
 
-def _tagged_call(
-    tags: Tags, space: tuple[str, str, str], writer: _Writer, function: Mapping[str, Any]
-) -> str:
-    """Every argument between tags of its own. space: before a call, after its name, after a tag."""
-    before, named, after = space
-    name = f"{before}{tags.name[0]}{function['name']}{tags.name[1]}{named}"
+# -- arguments by their names ----------------------------------------------------------------------
+
+
+def _tagged_call(tags: Tags, writer: _Writer, function: Mapping[str, Any]) -> str:
+    """Every argument between tags of its own. Where nothing ends a call but its mark, also without
+    line breaks, or as JSON."""
+    if tags.tail:
+        return _between_tags(tags, "\n", writer, function)
+    forms = [_between_tags(tags, after, writer, function) for after in ("\n", "")]
+    forms.append(_json_call(f"\n{_OBJECT}\n", writer, function))
+    return " | ".join(f"({form})" for form in forms)
+
+
+def _between_tags(tags: Tags, after: str, writer: _Writer, function: Mapping[str, Any]) -> str:
+    """after: what follows a tag."""
+    before = "\n" if tags.tail else ""
+    name = f"{before}{tags.name[0]}{function['name']}{tags.name[1]}{after}"
     parts = [writer.text(name)]
     required = required_of(schema_of(function))
-    for key, parameter in parameters_of([{"function": function}], function["name"]).items():
+    for key, parameter in parameters_of(function).items():
         forms = {after.join(tags.key[1:]): parameter}
         if tags.has_types:
             texts, others = parameter.parted()
@@ -186,7 +181,7 @@ def _python_call(writer: _Writer, function: Mapping[str, Any]) -> str:
     """What is required comes first. Values are in JSON, and may have Python's names."""
     required = required_of(schema_of(function))
     arguments, optional = list[str](), list[str]()
-    for key, parameter in parameters_of([{"function": function}], function["name"]).items():
+    for key, parameter in parameters_of(function).items():
         kinds = {schema.get("type") for schema in parameter.alternatives}
         names = [lark_literal(name) for name, kind in _CONSTANTS.items() if kind in kinds]
         argument = f"{lark_literal(key + '=')} ({' | '.join([parameter.json_lark(), *names])})"
@@ -210,35 +205,22 @@ def _some_of(first: Sequence[str], more: Sequence[str]) -> str:
     return f"({before}) {' '.join(more[half:])} | {after}"
 
 
-def _unfollowed(function: Mapping[str, Any]) -> tuple[str, ...]:
-    """The paths of what the texts between tags do not follow."""
-    return tuple(
-        f"properties.{key}.{name}"
-        for key, parameter in parameters_of([{"function": function}], function["name"]).items()
-        for name in sorted(parameter.unfollowed)
-    )
-
-
-def _glm_call(tags: Tags, writer: _Writer, function: Mapping[str, Any]) -> str:
-    """With and without line breaks between the tags, or as JSON."""
-    forms = [("", "\n", "\n"), ("", "", "")]
-    either = [_tagged_call(tags, space, writer, function) for space in forms]
-    return " | ".join(f"({form})" for form in [*either, _json_call(writer, function)])
-
+_OBJECT = '{"name": "{name}", "arguments": {arguments}}'
+_TEMPLATES: Mapping[str, str] = {
+    "deepseek_v3": "<｜tool▁call▁begin｜>function<｜tool▁sep｜>{name}\n```json\n{arguments}\n```"
+    "<｜tool▁call▁end｜>",
+    "deepseek_v31": "<｜tool▁call▁begin｜>{name}<｜tool▁sep｜>{arguments}<｜tool▁call▁end｜>",
+    "json_tools": f"\n{_OBJECT}\n",
+    "kimi_k2": "<|tool_call_begin|>functions.{name}:{index}<|tool_call_argument_begin|>{arguments}"
+    "<|tool_call_end|>",
+}
+"""Calls between the marks of formats that write arguments in JSON. The index is the model's."""
 
 _LARK: Mapping[str, Callable[[_Writer, Mapping[str, Any]], str]] = {
     HARMONY: _harmony_call,
-    "deepseek_v3": partial(_deepseek_call, "function<｜tool▁sep｜>", "\n```json\n"),
-    "deepseek_v31": partial(_deepseek_call, "", "<｜tool▁sep｜>"),
-    "json_tools": _json_call,
-    "kimi_k2": _kimi_call,
-    LLAMA.parser: partial(_bare_call, "parameters"),
+    LLAMA.parser: partial(_json_line, '{"name": "{name}", "parameters": {arguments}}'),
     "mistral": _mistral_call,
     "pythonic": _python_call,
-    **{
-        parser: partial(_tagged_call, tags, ("\n", "\n", "\n"))
-        if tags.tail
-        else partial(_glm_call, tags)
-        for parser, tags in TAGS.items()
-    },
+    **{parser: partial(_json_call, template) for parser, template in _TEMPLATES.items()},
+    **{parser: partial(_tagged_call, tags) for parser, tags in TAGS.items()},
 }

@@ -61,15 +61,11 @@ def schema_of(function: Mapping[str, Any]) -> Mapping[str, Any]:
     return schema if not lists_all or _MORE_NAMES & schema.keys() else {**schema, **_NO_MORE}
 
 
-def parameters_of(tools: Tools, name: str) -> dict[str, Parameter]:
-    """The parameters of a tool by their names; none if the tool is unknown."""
-    for tool in tools:
-        if tool["function"]["name"] == name:
-            schema = schema_of(tool["function"])
-            (whole, *_) = Parameter.of(schema, schema).alternatives
-            inner = properties_of(whole)
-            return {key: Parameter.of(value, schema) for key, value in inner.items()}
-    return {}
+def parameters_of(function: Mapping[str, Any]) -> dict[str, Parameter]:
+    """The parameters of a function by their names."""
+    schema = schema_of(function)
+    (whole, *_) = Parameter.of(schema, schema).alternatives
+    return {key: Parameter.of(value, schema) for key, value in properties_of(whole).items()}
 
 
 # -- tags ------------------------------------------------------------------------------------------
@@ -136,7 +132,9 @@ def _tagged(tags: Tags, source: Incoming, end: str, tools: Tools) -> Calls:
         if not name:
             raise CutOffError if source.is_done else UnreadableError
         yield from source.expect(named)
-        yield from _tagged_arguments(tags, source, end, name, parameters_of(tools, name))
+        named_so = (tool["function"] for tool in tools if tool["function"]["name"] == name)
+        known = next(map(parameters_of, named_so), {})
+        yield from _tagged_arguments(tags, source, end, name, known)
         if not tags.tail:
             return
         mark = yield from source.mark(begins, end, or_end=True)

@@ -79,17 +79,17 @@ class Parameter:
         return all(_is_text(schema) and "type" in schema for schema in self.alternatives)
 
     @property
-    def unfollowed(self) -> set[str]:
+    def unfollowed(self) -> list[str]:
         """Keywords of texts that `lark` does not follow. Beside a list or an object, any text is
         taken."""
         others = {schema.get("type") for schema in self.alternatives if "enum" not in schema}
         is_any = not others.isdisjoint(("array", "object"))
-        return {
+        return [
             name
-            for schema in filter(_is_text, self.alternatives)
             for name in _HINTS["string"]
+            for schema in filter(_is_text, self.alternatives)
             if name in schema and (is_any or _length(schema, name) is None)
-        }
+        ]
 
     def value(self, text: str) -> Any:
         """The value that a text means."""
