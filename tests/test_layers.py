@@ -132,8 +132,8 @@ RUNS_MODELS = {
         "evaluate": "bench calibrate timed_passes",
         "runtime": "batch decoder generate request",
         "runtime/draft": "opening_knowledge trained",
-        "serve": "answer app body completions connections decoding job keeping messages "
-        "models preparing request responses scheduler server streams waiting",
+        "serve": "answer app body completions connections decoding job json_body keeping "
+        "messages models preparing request responses scheduler server streams waiting",
         "train": "begun blocks drafters eagles from_model kinds labelled_corpus losses "
         "run teaching",
     }.items()

@@ -111,7 +111,7 @@ class ToolFormat(NamedTuple):
     @property
     def opening(self) -> str:
         """The mark of a single call, which some models write without `begin` before it."""
-        return _OPENINGS.get(self.parser, "")
+        return next(iter(_INNER_MARKS.get(self.parser, ())), "")
 
 
 LLAMA = ToolFormat("llama3", "<|python_tag|>", "")
@@ -148,14 +148,11 @@ _DEEPSEEK_MARKS = ("<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜too
 _INNER_MARKS: Mapping[str, tuple[str, ...]] = {
     "deepseek_v3": _DEEPSEEK_MARKS,
     "deepseek_v31": _DEEPSEEK_MARKS,
-    "function_gemma": ("<escape>",),
-    "gemma4": ('<|"|>',),
+    "function_gemma": ("", "<escape>"),
+    "gemma4": ("call:", '<|"|>'),
     "kimi_k2": ("<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"),
-    "mistral": ("[ARGS]", "[CALL_ID]"),
+    "mistral": ("", "[ARGS]", "[CALL_ID]"),
     **{parser: (*tags.name, *tags.key, tags.value, tags.tail) for parser, tags in TAGS.items()},
 }
-_OPENINGS: Mapping[str, str] = {
-    "gemma4": "call:",
-    **{name: _INNER_MARKS[name][0] for name in ("deepseek_v3", "deepseek_v31", "kimi_k2", *TAGS)},
-}
-"""What a call begins with in formats where a model may leave out the mark before it."""
+"""Marks inside a format. The first is what a call begins with where a model may leave out the mark
+before it."""

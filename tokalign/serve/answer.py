@@ -168,14 +168,14 @@ class Rendering(ABC):
     @abstractmethod
     def fail(self, refusal: Refusal) -> bytes: ...
 
-    def keep_alive(self) -> bytes:
+    @abstractmethod
+    def keep_alive(self, **more: Any) -> bytes:
         """What a stream sends while it has nothing else to send."""
-        return b": keep-alive\n\n"
 
     def reading(self, reading: Reading) -> list[bytes]:
-        """What a stream sends after a step of reading the prompt: a comment, as mlx-lm's server."""
-        comment = f": keepalive {reading.done}/{reading.total}\n\n".encode()
-        return [comment, self.keep_alive()]
+        """What a stream sends after a step of reading the prompt, in llama.cpp's words."""
+        progress = {"total": reading.total, "processed": reading.done}
+        return [self.keep_alive(prompt_progress=progress)]
 
     @staticmethod
     def notes(choices: Sequence[Choice]) -> dict[str, Any]:

@@ -128,12 +128,14 @@ class Chats(Rendering):
         if tells:
             yield self._chunk([self._part(choice, step)])
 
+    def keep_alive(self, **more: Any) -> bytes:
+        return self._chunk([], **more) if more else b": keep-alive\n\n"
+
     def reading(self, reading: Reading) -> list[bytes]:
-        """A chunk where the request asks for it, as llama.cpp's server writes it."""
-        if not self._tells_progress:
+        """A chunk where the request asks for it; else a comment, as mlx-lm's server writes it."""
+        if self._tells_progress:
             return super().reading(reading)
-        progress = {"total": reading.total, "processed": reading.done}
-        return [self._chunk([], prompt_progress=progress)]
+        return [f": keepalive {reading.done}/{reading.total}\n\n".encode(), self.keep_alive()]
 
     def end(self, choices: Sequence[Choice]) -> Iterator[bytes]:
         if self._wants_usage:

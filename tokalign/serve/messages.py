@@ -10,7 +10,6 @@ from typing import Any
 from tokalign.conversation.blocks import Block, Step
 from tokalign.conversation.history import named
 from tokalign.conversation.other_histories import of_messages
-from tokalign.runtime.rounds import Reading
 from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal
 from tokalign.serve.answer import Choice, Rendering, Usage, event
@@ -121,12 +120,8 @@ class Messages(Rendering):
     def fail(self, refusal: Refusal) -> bytes:
         return event(self.error(refusal), "error")
 
-    def keep_alive(self) -> bytes:
-        return _event("ping")
-
-    def reading(self, reading: Reading) -> list[bytes]:
-        progress = {"total": reading.total, "processed": reading.done}
-        return [_event("ping", prompt_progress=progress)]
+    def keep_alive(self, **more: Any) -> bytes:
+        return _event("ping", **more)
 
     def _message(self, choices: Sequence[Choice], content: list[dict[str, Any]]) -> dict[str, Any]:
         (choice,) = choices

@@ -12,7 +12,6 @@ from msgspec import UNSET
 from tokalign.conversation.blocks import Block, Step
 from tokalign.conversation.history import named
 from tokalign.conversation.other_histories import MORE_TOOLS, full_name, of_items
-from tokalign.runtime.rounds import Reading
 from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal
 from tokalign.serve.answer import Choice, Rendering, Usage, event
@@ -140,15 +139,10 @@ class Responses(Rendering):
         response = self.whole(choices)
         yield self._event(f"response.{response['status']}", response=response)
 
-    def keep_alive(self) -> bytes:
+    def keep_alive(self, **more: Any) -> bytes:
         """An event, since Codex counts nothing else as a sign of life."""
         under_way = self._response([], "in_progress", [])
-        return self._event("response.in_progress", response=under_way)
-
-    def reading(self, reading: Reading) -> list[bytes]:
-        progress = {"total": reading.total, "processed": reading.done}
-        under_way = self._response([], "in_progress", [])
-        return [self._event("response.in_progress", response=under_way, prompt_progress=progress)]
+        return self._event("response.in_progress", response=under_way, **more)
 
     def _events(self, choice: Choice, step: Step) -> Iterator[bytes]:
         block, at = step.block, step.at
