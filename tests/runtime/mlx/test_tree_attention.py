@@ -16,7 +16,13 @@ from zoo import make_model
 from tokalign.runtime.drafting import NoDrafter
 from tokalign.runtime.loop import Limits
 from tokalign.runtime.mlx.session import TargetModelSession
-from tokalign.runtime.mlx.tree_attention import TreeModel, keep_rows, lay_out, tree_masks
+from tokalign.runtime.mlx.tree_attention import (
+    RowPositions,
+    keep_rows,
+    lay_out,
+    tree_masks,
+    with_row_positions,
+)
 from tokalign.runtime.options import CacheOptions
 from tokalign.runtime.rounds import Context, Proposal
 from tokalign.tables.token_tree import TokenTree
@@ -127,14 +133,13 @@ def test_passes_that_overlap_leave_each_other_and_the_model_alone() -> None:
     expected = np.array(TargetModelSession(model).tree([1, 2, 3], tree))
     one, two = make_prompt_cache(model), make_prompt_cache(model)
     ids = mx.array([[1, 2, 3, *tree.ids]])
-    first = TreeModel(model).pass_over(one, 6, tree)
-    second = TreeModel(model).pass_over(two, 6, tree)
-    with first as twin:
-        second.__enter__()
-        rows = np.array(twin(ids, cache=one))[0]
-    np.testing.assert_allclose(rows[-4:], expected, atol=2e-5)
-    plain = np.array(model(ids, cache=make_prompt_cache(model)))
-    second.__exit__(None, None, None)
+    positions = RowPositions()
+    with tree_masks(two, 6, tree):
+        with tree_masks(one, 6, tree) as places:
+            positions.now = mx.array(places)
+            rows = np.array(with_row_positions(model, positions)(ids, cache=one))[0]
+        np.testing.assert_allclose(rows[-4:], expected, atol=2e-5)
+        plain = np.array(model(ids, cache=make_prompt_cache(model)))
     np.testing.assert_array_equal(np.array(model(ids, cache=make_prompt_cache(model))), plain)
     after = [module for _, module in model.named_modules()]
     assert len(after) == len(before)

@@ -109,10 +109,8 @@ class ModelCache(Generic[Id]):
         return 0 if shared == len(self._held) else shared - marked
 
     def catch_up(self, ids: list[Id], last: int) -> int:
-        """Rewind to what the cache shares with `ids`, and fill in a long rest.
-
-        Returns: how many of the ids the cache holds then; the last `last` are left to compute.
-        """
+        """Rewind to what the cache shares with `ids`, and fill in a long rest but for the `last`
+        ids. Returns: how many of the ids the cache holds then."""
         if self._has_long_rest(ids, last):
             for _ in self._steps(ids, len(ids) - last):
                 self.after_step()
@@ -121,12 +119,9 @@ class ModelCache(Generic[Id]):
         return kept
 
     def reading(self, ids: Sequence[Id], *, stops: Iterable[int] = ()) -> Iterator[int]:
-        """Read a long prompt in steps of about a second, but for its last id.
-
-        stops: numbers of ids after which a step ends. Yields: after each step how many ids the
-        cache holds. The caller may do something else meanwhile, or leave the rest unread. What one
-        pass can read is left to it, unless there is a stop in it.
-        """
+        """Read a long prompt in steps of about a second, but for its last id, and what one pass can
+        read. stops: numbers of ids after which a step ends. Yields: after each step how many ids
+        the cache holds. The caller may leave the rest unread."""
         ids, known = list(ids), len(ids) - 1
         is_long = self._has_long_rest(ids, 1)
         stops = [stop for stop in stops if len(self._held) < stop <= known]
@@ -151,10 +146,8 @@ class ModelCache(Generic[Id]):
         )
 
     def tokens(self, ids: list[Id]) -> Array:
-        """These ids as u32[n] for a pass.
-
-        Raises: IncompatibleError for an id beyond the embeddings, which the device does not check.
-        """
+        """These ids as u32[n] for a pass. Raises: IncompatibleError for an id beyond the
+        embeddings, which the device does not check."""
         if ids and not 0 <= min(ids) <= max(ids) < self.vocabulary_size:
             wrong = next(i for i in ids if not 0 <= i < self.vocabulary_size)
             raise IncompatibleError(
@@ -168,10 +161,8 @@ class ModelCache(Generic[Id]):
         self._embeddings = begin, embeddings
 
     def quantize(self) -> None:
-        """Quantize what the cache holds, if it is time. It replaces layers.
-
-        mlx-lm does so after a pass; here rejected rows are gone first. Raises: CacheError.
-        """
+        """Quantize what the cache holds, if it is time. It replaces layers. mlx-lm does so after a
+        pass; here rejected rows are gone first. Raises: CacheError."""
         options = self._options
         if options.kv_bits is None or not positions(self.layers):
             return
@@ -190,13 +181,10 @@ class ModelCache(Generic[Id]):
             raise self._cannot_be_quantized(reason, remedy) from error
 
     def forward(self, tokens: Array, model: Any = None, *, begin: int = UNBOUNDED) -> Array:
-        """Logits f[n, vocabulary] of a pass over ids i[n], lazy; `quantize` comes before it.
-
-        model: another one with the same weights and layers (a `TreeModel`'s). begin: the index of
-        the first id in the context, where embeddings may have been given for some of them.
-        The caller notes what the cache holds after the pass.
-        Raises: CacheError where a model's attention cannot read a quantized cache.
-        """
+        """Logits f[n, vocabulary] of a pass over ids i[n], lazy; `quantize` comes before it, and
+        the caller notes what the cache holds after it. model: a twin of the session's. begin: the
+        index of the first id in the context, if embeddings may have been given for some of them.
+        Raises: CacheError where a model's attention cannot read a quantized cache."""
         model = self.model if model is None else model
         try:
             logits = model(tokens[None], cache=self.layers, **self._embedded(begin, tokens))[0]
@@ -285,10 +273,8 @@ class ModelCache(Generic[Id]):
             self._held = [*before, *[tree.ids[index] for index in path]]
 
     def _rewind(self, kept: int) -> int:
-        """Drop all but the first `kept` ids; more of them, or all, if the cache needs it.
-
-        Returns: how many the cache holds then. Raises: as `_begin_anew`.
-        """
+        """Drop all but the first `kept` ids; more of them, or all, if the cache needs it. Returns:
+        how many it holds then. Raises: as `_begin_anew`."""
         held = len(self._held)
         if kept < held:
             with self._changing():

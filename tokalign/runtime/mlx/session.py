@@ -15,7 +15,12 @@ from tokalign.errors import ContextLengthError, UsageError
 from tokalign.runtime.mlx.cache import ModelCache
 from tokalign.runtime.mlx.passes_ahead import AHEAD
 from tokalign.runtime.mlx.taps import KeptRows
-from tokalign.runtime.mlx.tree_attention import TreeModel, can_branch
+from tokalign.runtime.mlx.tree_attention import (
+    RowPositions,
+    can_branch,
+    tree_masks,
+    with_row_positions,
+)
 from tokalign.runtime.options import CacheOptions
 from tokalign.runtime.rounds import UNBOUNDED, Array, Meanwhile
 from tokalign.tables.token_tree import TokenTree
@@ -38,13 +43,9 @@ class PassRows(NamedTuple, Generic[Id]):
 
 
 class ModelSession(ModelCache[Id]):
-    """A model that is given whole contexts and rewinds its cache by itself.
-
-    cache: as `layers` of `ModelCache`. watch: makes what keeps rows of its passes for a drafter
-    (`state_rows`, `taps_of`).
-    passes, rows: computed so far, but for filling in long prompts.
-    Raises: as `ModelCache`; IncompatibleError for a model whose states cannot be had.
-    """
+    """A model that is given whole contexts and rewinds its cache by itself. cache: as `layers` of
+    `ModelCache`. watch: makes what keeps rows of its passes for a drafter. passes, rows: computed
+    so far, but for filling in long prompts. Raises: as `ModelCache` and `watch`."""
 
     def __init__(
         self,
@@ -58,6 +59,7 @@ class ModelSession(ModelCache[Id]):
         super().__init__(model, options or CacheOptions(), cache, rewinds=rewinds)
         self._kept = None if watch is None else watch(model)
         self._twin = model if self._kept is None else self._kept.model
+        self._positions = RowPositions()
         self.passes = self.rows = 0
 
     def logits(self, ids: Sequence[Id], last: int = 1) -> Array:
@@ -106,8 +108,9 @@ class ModelSession(ModelCache[Id]):
             if rows.tree is None:
                 logits = self.forward(tokens, begin=rows.begin)
             else:
-                with self._tree_model.pass_over(self.layers, len(rows.tokens), rows.tree) as model:
-                    logits = self.forward(tokens, model, begin=rows.begin)
+                with tree_masks(self.layers, len(rows.tokens), rows.tree) as positions:
+                    self._positions.now = mx.array(positions)
+                    logits = self.forward(tokens, self._tree_model, begin=rows.begin)
             self.have_read(rows)
         return logits[-rows.wanted :]
 
@@ -147,8 +150,8 @@ class ModelSession(ModelCache[Id]):
         return self.run(PassRows(list(ids), len(ids) + computed, tokens, len(tokens), tree))
 
     @cached_property
-    def _tree_model(self) -> TreeModel:
-        return TreeModel(self._twin)
+    def _tree_model(self) -> Any:
+        return with_row_positions(self._twin, self._positions)
 
     def start(self, *arrays: Array) -> None:
         """Begin computing `arrays` without waiting for them."""
@@ -198,10 +201,7 @@ class ModelSession(ModelCache[Id]):
         return self._kept.take(ids, first)
 
     def top_k(self, logprobs: Array, count: int, *, normalized: bool = True) -> tuple[Array, Array]:
-        """The top `count` ids i[rows, count] and their log-probabilities, lazy, unsorted.
-
-        normalized: whether `logprobs` f[rows, vocabulary] are log-probabilities and not logits.
-        """
+        """See `top_k`. normalized: whether `logprobs` are log-probabilities and not logits."""
         ids, values = top_k(logprobs, count)
         return ids, values if normalized else values - logprobs.logsumexp(axis=-1, keepdims=True)
 

@@ -61,28 +61,10 @@ class RowRope(nn.Module):  # type: ignore[misc]
         return turned.swapaxes(0, 2)
 
 
-class TreeModel:
-    """A model for passes over trees, of one session. It shares the weights of `model`."""
-
-    def __init__(self, model: Any) -> None:
-        self._positions = RowPositions()
-        self._twin = with_row_positions(model, self._positions)
-
-    @contextmanager
-    def pass_over(self, cache: Sequence[Any], rows: int, tree: TokenTree[Any]) -> Iterator[Any]:
-        """Give a model whose next pass is one over the tree. Arguments: as of `tree_masks`."""
-        with tree_masks(cache, rows, tree) as positions:
-            self._positions.now = mx.array(positions)
-            yield self._twin
-
-
 @contextmanager
 def tree_masks(cache: Sequence[Any], rows: int, tree: TokenTree[Any]) -> Iterator[list[int]]:
-    """Have a cache hand out the masks of a pass over `rows` ids with the tree's last.
-
-    If `rows` are fewer than the tree's ids, the rows of its first ids end the cache.
-    Gives: the rows' positions.
-    """
+    """Have a cache hand out the masks of a pass over `rows` ids with the tree's last. If these are
+    fewer than the tree's, the rows of its first ids end the cache. Gives: the rows' positions."""
     leaves = leaves_of(cache)
     offset = int(leaves[0].offset)
     computed = max(0, len(tree.ids) - rows)
@@ -119,10 +101,7 @@ def tree_masks(cache: Sequence[Any], rows: int, tree: TokenTree[Any]) -> Iterato
 
 def keep_rows(cache: Sequence[Any], begin: int, path: Sequence[int]) -> None:
     """Move cached rows to where a chain would have put them; their rotary positions stay right.
-
     begin: the position of the tree's first row. path: indices of the rows in the tree, ascending.
-    All are read before one is written: mlx copies a whole array to write into it if a read of it is
-    still to be computed. After 32,000 ids such a round took a third longer.
     """
     stay = next((n for n, index in enumerate(path) if n != index), len(path))
     moving = mx.array(list(path[stay:]), dtype=mx.int32)
@@ -133,6 +112,8 @@ def keep_rows(cache: Sequence[Any], begin: int, path: Sequence[int]) -> None:
             rows, target = on_device(begin - getattr(layer, "start", 0))
             take = partial(mx.take, indices=rows, axis=2)
             found.append((layer, target, *tree_map(take, (layer.keys, layer.values))))
+    # mlx copies a whole array to write into it if a read of it is still to be computed. After
+    # 32,000 ids such a round took a third longer.
     mx.eval([read for _, _, *read in found])
     for layer, target, keys, values in found:
         # An update at a position on the device takes half the host time of indexing and assigning.
