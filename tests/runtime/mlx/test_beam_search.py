@@ -15,7 +15,7 @@ from random_models import VOCABULARY, random_model
 from trees import paths
 
 from lab.baselines.whole_beams import last_beams
-from tokalign.runtime.mlx.beam_search import Beams, BeamShape, beam_search
+from tokalign.runtime.mlx.beam_search import Beams, BeamSession, BeamShape, State
 from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter, RecurrentSession
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import TargetModelSession
@@ -32,19 +32,23 @@ def hidden_state() -> mx.array:
     return mx.random.normal((1, HIDDEN), key=mx.random.key(4))
 
 
-def log_softmax(logits: mx.array, _: int) -> mx.array:
-    return logits - logits.logsumexp(axis=-1, keepdims=True)
+class AfterState(BeamSession):
+    """The drafter after one hidden state and one id."""
+
+    def __init__(self, drafter: RecurrentDrafter) -> None:
+        self._drafter = drafter
+
+    def begin(self, ids: Sequence[TargetId]) -> tuple[State, mx.array]:
+        return self.step(self._drafter.initial_state(hidden_state()), mx.array([*ids]))
+
+    def step(self, state: State, ids: mx.array) -> tuple[State, mx.array]:
+        return self._drafter.step(state, ids)
 
 
 def beams_of(drafter: RecurrentDrafter, shape: BeamShape, count: int) -> Beams:
-    arrays = beam_search(
-        drafter.step,
-        *drafter.step(drafter.initial_state(hidden_state()), mx.array([LAST])),
-        shape,
-        count=count,
-        expect=log_softmax,
-    )
-    return Beams(*(array.tolist() for array in arrays))
+    beams = AfterState(drafter).search([TargetId(LAST)], shape, count=count)
+    assert beams is not None
+    return beams
 
 
 def logprobs_after(drafter: RecurrentDrafter, ids: list[int]) -> Floats:
@@ -52,7 +56,7 @@ def logprobs_after(drafter: RecurrentDrafter, ids: list[int]) -> Floats:
     state = drafter.initial_state(hidden_state())
     for token in ids:
         state, logits = drafter.step(state, mx.array([token]))
-    return np.array(log_softmax(logits, 0)[0], dtype=np.float64)
+    return np.array((logits - logits.logsumexp(axis=-1, keepdims=True))[0], dtype=np.float64)
 
 
 def plain_search(drafter: RecurrentDrafter, shape: BeamShape) -> list[tuple[list[int], float]]:

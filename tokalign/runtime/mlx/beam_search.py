@@ -87,39 +87,6 @@ def of_beams(state: State, beams: Array) -> State:
     return tuple(part[beams] for part in state)
 
 
-def beam_search(
-    step: Step,
-    state: State,
-    logits: Array,
-    shape: BeamShape,
-    *,
-    count: int,
-    expect: Callable[[Array, int], Array],
-) -> tuple[Array, Array, Array]:
-    """The arrays of a `Beams`: i[length, width, count], f[length, width, count], i[length, width].
-
-    state, logits: after the last committed id, f[1, vocabulary]. count: ids listed after every
-    beam, from the width, so that the best continuations are among them, to the size of the
-    vocabulary. expect: turns logits f[beams, vocabulary] of a step (0, 1, ...) into the
-    log-probabilities that the target chooses each id.
-    Lazy: nothing waits for the device.
-    """
-    width, length = shape
-    ids, values, chosen = [], [], []
-    reached = mx.zeros((1, 1))
-    for number in range(length):
-        found, of_found = top_k(expect(logits, number), count)
-        paths = (reached + of_found).reshape(-1)
-        best = mx.argsort(-paths)[:width]
-        ids.append(_padded(found, width, 0))
-        values.append(_padded(of_found, width, -mx.inf))
-        chosen.append(best)
-        if number + 1 < length:
-            reached = paths[best][:, None]
-            state, logits = step(of_beams(state, best // count), found.reshape(-1)[best])
-    return mx.stack(ids), mx.stack(values), mx.stack(chosen)
-
-
 def _padded(rows: Array, width: int, value: float) -> Array:
     """As many rows as there are beams; the first step has one."""
     missing = width - rows.shape[0]
@@ -153,7 +120,8 @@ class BeamSession(ABC):
     ) -> Beams | None:
         """Search for what follows `ids`, with one step for each id of a beam.
 
-        count: ids listed after every beam, at least as many as there are beams.
+        count: ids listed after every beam, at least as many as there are beams, so that the best
+        continuations are among them.
         sampler: predicts the choices of a target that samples (`Sampling.expect`); without one,
         probabilities are the drafter's own. meanwhile: is done before the host waits.
         """
@@ -161,14 +129,22 @@ class BeamSession(ABC):
             self.head.follow(ids)
         if (begun := self.begin(ids)) is None:
             return None
-
-        def expect(logits: Array, step: int) -> Array:
-            positions = [len(ids) + step] * logits.shape[0]
-            return expected(sampler, logits.astype(mx.float32), positions)
-
-        count = min(max(count, shape.width), begun[1].shape[-1])
-        found = beam_search(self.step, *begun, shape, count=count, expect=expect)
-        self.passes += shape.length
+        (state, logits), (width, length) = begun, shape
+        count = min(max(count, width), logits.shape[-1])
+        steps: list[tuple[Array, Array, Array]] = []
+        reached = mx.zeros((1, 1))
+        for position in range(len(ids), len(ids) + length):
+            logprobs = expected(sampler, logits.astype(mx.float32), [position] * len(logits))
+            listed, values = top_k(logprobs, count)
+            paths = (reached + values).reshape(-1)
+            best = mx.argsort(-paths)[:width]
+            steps.append((_padded(listed, width, 0), _padded(values, width, -mx.inf), best))
+            if len(steps) < length:
+                reached = paths[best][:, None]
+                state = of_beams(state, best // count)
+                state, logits = self.step(state, listed.reshape(-1)[best])
+        found = [mx.stack(parts) for parts in zip(*steps, strict=True)]
+        self.passes += length
         wait(ids, meanwhile, *found)
         return Beams(*(array.tolist() for array in found))
 
