@@ -8,11 +8,11 @@ and its rows: they go to the proposals that bring most (`draft/shared_costs.py`)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
-from typing import Any, Protocol, cast
+from typing import Any, TypeAlias, cast
 
 from tokalign.runtime.draft.controller import Controller
 from tokalign.runtime.draft.costs import LearnedCosts
@@ -25,26 +25,14 @@ from tokalign.runtime.rounds import Array, Proposal, Round, Verdict
 from tokalign.tokenizer.vocabulary import TargetId
 
 
-class Batch(Protocol):
-    """Decodes generations of one target. shares_passes: whether several are verified in one."""
-
-    shares_passes: bool
-
-    def round(self, decodings: Sequence[Decoding]) -> Iterable[Round | Exception]:
-        """A round of each: what became of it, or the error that has ended it.
-
-        Raises: what a shared pass raises, which concerns all.
-        """
-
-
 class OwnPasses:
-    """A `Batch` of generations that need passes of their own. Each round begins when its outcome
-    is asked for, so nobody waits for those after it."""
+    """Rounds of generations that need passes of their own."""
 
     shares_passes = False
 
     def round(self, decodings: Sequence[Decoding]) -> Iterator[Round | Exception]:
-        """See `Batch`."""
+        """A round of each: what became of it, or the error that has ended it. It begins when its
+        outcome is asked for, so nobody waits for those after it."""
         for decoding in decodings:
             try:
                 yield decoding.round()
@@ -53,12 +41,9 @@ class OwnPasses:
 
 
 class _Turn:
-    """One generation's part in a round.
-
-    is_weighed: whether its proposal is cut to what is worth its rows. reads: what it reads in the
-    pass; None if its pass ran ahead. seconds: its part of the pass. failure: ends it, and none of
-    the others.
-    """
+    """One generation's part in a round. is_weighed: whether its proposal is cut to what is worth
+    its rows. reads: what it reads in the pass; None if its pass ran ahead. seconds: its part of the
+    pass. failure: ends it, and none of the others."""
 
     def __init__(self, decoding: Decoding) -> None:
         self.decoding, self.ids = decoding, decoding.context.ids
@@ -90,12 +75,29 @@ class _Turn:
             except Exception as error:
                 self.failure = error
 
+    def propose(self) -> None:
+        self.proposal = self.decoding.propose()
+        self.choices = self.verifier.chosen_ahead(self.ids, self.proposal)
+
+    def prepare(self) -> None:
+        self.reads = self.verifier.session.reads([*self.ids], self.proposal.tree)
+
+    def choose(self, logits: Array) -> None:
+        tree, rows = self.proposal.tree, len(self.rows.tokens)
+        self.choices = self.verifier.choices(self.ids, tree, logits, rows)
+
+    def conclude(self) -> None:
+        assert self.choices is not None
+        self.verdict = self.verifier.verdict(self.ids, self.proposal, self.choices)
+
+    def commit(self) -> None:
+        assert self.verdict is not None
+        self.round = self.decoding.commit(self.proposal, self.verdict, self.seconds)
+
 
 class SharedPasses:
-    """A `Batch` that verifies all proposals in one pass.
-
-    watch: as of their sessions. costs: of passes, from which the rows of a round are chosen; None
-    where the lengths of drafts are given.
+    """Rounds whose proposals are all verified in one pass. watch: as of their sessions. costs: of
+    passes, from which the rows of a round are chosen; None where the lengths of drafts are given.
     """
 
     shares_passes = True
@@ -110,22 +112,22 @@ class SharedPasses:
         self._model, self._costs = SharedModel(model, watch), costs
 
     def round(self, decodings: Sequence[Decoding]) -> list[Round | Exception]:
-        """See `Batch`."""
+        """See `OwnPasses`. Raises: what a shared pass raises, which concerns all."""
         turns = [_Turn(decoding) for decoding in decodings]
         for turn in turns:
             self._price(turn, len(turns))
         if len(turns) == 1:
             return [decodings[0].round()]
         for turn in turns:
-            turn.attempt(_propose)
+            turn.attempt(_Turn.propose)
         began = perf_counter()
         self._verify([turn for turn in turns if turn.choices is None and turn.failure is None])
         self._run_ahead([turn for turn in turns if turn.failure is None])
         for turn in turns:
-            turn.attempt(_conclude)
+            turn.attempt(_Turn.conclude)
         self._charge(turns, perf_counter() - began)
         for turn in turns:
-            turn.attempt(_commit)
+            turn.attempt(_Turn.commit)
         return [turn.result for turn in turns]
 
     def _price(self, turn: _Turn, requests: int) -> None:
@@ -148,14 +150,14 @@ class SharedPasses:
             for turn, tree in zip(turns, trees, strict=True):
                 turn.proposal = replace(turn.proposal, tree=tree)
         for turn in turns:
-            turn.attempt(_prepare)
+            turn.attempt(_Turn.prepare)
         reading = [turn for turn in turns if turn.failure is None]
         if not reading:
             return
         logits = self._model.read([(turn.verifier.session, turn.rows) for turn in reading])
         reading[0].verifier.session.start(*logits)
         for turn, part in zip(reading, logits, strict=True):
-            turn.attempt(partial(_choose, logits=part))
+            turn.attempt(partial(_Turn.choose, logits=part))
 
     def _run_ahead(self, turns: Sequence[_Turn]) -> None:
         """Begin the next pass before this one's ids are known, if nobody will propose anything."""
@@ -175,10 +177,8 @@ class SharedPasses:
         going_on[0].verifier.session.start(*following)
 
     def _charge(self, turns: Sequence[_Turn], seconds: float) -> None:
-        """Learn from the time of a pass, and give every generation its part of it.
-
-        Each pays its share of the plain pass, and for its further rows their share of the rest.
-        """
+        """Learn from the time of a pass, and charge every generation its share of the plain pass,
+        and of the rest that of its further rows."""
         verified = [turn for turn in turns if turn.reads is not None and turn.failure is None]
         if self._costs is None or not verified:
             return
@@ -195,25 +195,5 @@ class SharedPasses:
             turn.seconds = plain / count + further * (len(turn.rows.tokens) - 1)
 
 
-def _propose(turn: _Turn) -> None:
-    turn.proposal = turn.decoding.propose()
-    turn.choices = turn.verifier.chosen_ahead(turn.ids, turn.proposal)
-
-
-def _prepare(turn: _Turn) -> None:
-    turn.reads = turn.verifier.session.reads([*turn.ids], turn.proposal.tree)
-
-
-def _choose(turn: _Turn, logits: Array) -> None:
-    tree, rows = turn.proposal.tree, len(turn.rows.tokens)
-    turn.choices = turn.verifier.choices(turn.ids, tree, logits, rows)
-
-
-def _conclude(turn: _Turn) -> None:
-    assert turn.choices is not None
-    turn.verdict = turn.verifier.verdict(turn.ids, turn.proposal, turn.choices)
-
-
-def _commit(turn: _Turn) -> None:
-    assert turn.verdict is not None
-    turn.round = turn.decoding.commit(turn.proposal, turn.verdict, turn.seconds)
+Batch: TypeAlias = OwnPasses | SharedPasses
+"""Decodes generations of one target. shares_passes: whether several are verified in one."""
