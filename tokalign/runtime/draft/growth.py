@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Callable, Container, Mapping, Sequence
 from math import expm1, log
+from operator import itemgetter
 from typing import Any, TypeAlias
 
 from tokalign.runtime.draft.costs import Plan
@@ -45,7 +46,7 @@ class Answer:
             self._expected.setdefault(parent, []).append((token, log_odds(probability)))
             self._next.setdefault((parent, token), index)
         for siblings in self._expected.values():  # a tree has them in any order
-            siblings.sort(key=_odds, reverse=True)
+            siblings.sort(key=itemgetter(1), reverse=True)
 
     def expect(self, state: Any) -> Sequence[tuple[TargetId, float]]:
         """See `Source.expect`."""
@@ -115,17 +116,10 @@ def _odds_of_log(logprob: float) -> float:
     return kept - log(-expm1(kept))
 
 
-def _odds(expected: tuple[TargetId, float]) -> float:
-    return expected[1]
-
-
 class AskedText:
     """A text that begins with the committed one: what the sources expect after it, once asked.
-
-    Growing a tree a second time in one round asks nothing twice.
     states: by reader (`TreeDrafter`); None for one that is not to be asked. expected: see
-    `Mixer.ask`.
-    """
+    `Mixer.ask`."""
 
     __slots__ = ("expected", "following", "states")
 
@@ -268,10 +262,8 @@ class Growth:
         self, times: Sequence[float], *, all_rows: bool, over: float = 0.0
     ) -> tuple[TokenTree[TargetId], Plan]:
         """Grow as long as a further row may pay. Returns: the part with the best rate, its plan.
-
         times: of rounds that propose 0, 1, 2, ... ids. all_rows: as many ids as there are times,
-        whatever they cost. over: as of `TreeDrafter.offer`.
-        """
+        whatever they cost. over: as of `TreeDrafter.offer`."""
         tokens, rate, best = 1.0, 1.0 / times[0], (0, 1.0)
         for count in range(1, len(times)):
             reached = self.next_reached()

@@ -133,7 +133,7 @@ class Mixer:
             if name in MODELS:
                 self._models |= 1 << place
             if name in TRAINED and len(names) > 1:
-                self._trained, self._reliance = place, mixing.reliance(name)
+                self._trained, self._reliance = place, mixing.reliance[name]
                 self._slopes = Weights(*map(sub, weights_of(name), USELESS))
 
     def ask(self, states: Sequence[Any]) -> list[Expected]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from math import exp
 from typing import Any, TypeAlias
@@ -42,12 +43,6 @@ reliance on the trained drafter grows. A round makes hundreds of them, too many 
 class."""
 
 
-class _Shifts(dict[Hashable, Shift]):
-    def __missing__(self, situation: Hashable) -> Shift:
-        shift = self[situation] = Shift()
-        return shift
-
-
 class Trust:
     """How much more or less often a source is right than it states, by situation.
 
@@ -63,7 +58,7 @@ class Trust:
 
     def __init__(self, *, rate: float) -> None:
         self._rate = rate
-        self.of: dict[Hashable, Shift] = _Shifts()
+        self.of = defaultdict[Hashable, Shift](Shift)
 
     def learned(self) -> list[tuple[Any, float, float]]:
         """What was learned: each situation with its factor and the information that it rests on."""
@@ -125,13 +120,10 @@ class Mixing:
 
     def __init__(self) -> None:
         self._trust: dict[tuple[str, ...], Trust] = {}
-        self._reliance: dict[str, list[Reliance]] = {}
-
-    def reliance(self, name: str) -> list[Reliance]:
-        """That on a trained drafter, by depth."""
-        if name not in self._reliance:
-            self._reliance[name] = [Reliance() for _ in range(DEEPEST + 1)]
-        return self._reliance[name]
+        self.reliance = defaultdict[str, list[Reliance]](
+            lambda: [Reliance() for _ in range(DEEPEST + 1)]
+        )
+        """That on each trained drafter, by depth."""
 
     def trust(self, names: tuple[str, ...]) -> Trust:
         """What was learned about these sources together, in this order."""
