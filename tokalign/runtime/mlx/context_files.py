@@ -63,12 +63,9 @@ _SHARE_OF_DISK = 10
 
 
 class ContextFiles:
-    """The files of one model and one owner.
-
-    owner: any text, such as an API key. most_bytes: of all owners and models together; None for a
-    tenth of the disk's free space. draft: of the draft model. note: told why something cannot be
-    kept.
-    """
+    """The files of one model and one owner, such as an API key. most_bytes: of all owners and
+    models together; None for a tenth of the disk's free space. draft: of the draft model. note:
+    told why something cannot be kept."""
 
     def __init__(
         self,
@@ -262,9 +259,9 @@ class ContextFiles:
         """The caches after `kept` ids; None where a file is not as it was written."""
         parts: dict[str, list[Any]] = {}
         rest: dict[str, Any] = {}
-        end = kept
-        for part in self._written(node):
-            try:
+        end, part = kept, node
+        try:
+            for part in self._written(node):
                 arrays, header = read_arrays(cast("Path", part.path))
                 for name, array in arrays.items():
                     if issubclass(KINDS[node.kinds[int(name.partition(".")[0])]], BY_POSITION):
@@ -275,19 +272,13 @@ class ContextFiles:
                         parts[name] = [array]
                 if part is node:
                     rest = json.loads(header["rest"])
-            except UNUSABLE as error:
-                self._drop(part, error)
-                return None
-            end = part.begin
-        try:
-            whole = {
-                name: mx.concatenate(arrays, axis=-2) if len(arrays) > 1 else arrays[0]
-                for name, arrays in parts.items()
-            }
+                end = part.begin
+            part = node
+            whole = {name: mx.concatenate(arrays, axis=-2) for name, arrays in parts.items()}
             layers = put_together(self._new_layers(), node.kinds, whole | rest, kept)
             mx.eval([leaf.state for leaf in leaves_of(layers)])
         except UNUSABLE as error:
-            self._drop(node, error)
+            self._drop(part, error)
             return None
         self._touch(node)
         return layers
