@@ -105,12 +105,10 @@ class Proposal:
 
 
 class Verdict(NamedTuple):
-    """The target's answer: the accepted path through the proposal, then one id of its own.
-
-    path: indices of the proposed ids that were accepted. rows: that the target computed for it.
-    logprobs: for each id f[vocabulary], lazy; None when no model was asked.
-    waited: seconds that the device spent on passes of other generations.
-    """
+    """The target's answer: the accepted path through the proposal, then one id of its own. path:
+    indices of the proposed ids that were accepted. rows: that the target computed for it. logprobs:
+    for each id f[vocabulary], lazy; None when no model was asked. waited: seconds that the device
+    spent on passes of other generations."""
 
     ids: tuple[TargetId, ...]
     path: tuple[int, ...]
@@ -243,8 +241,6 @@ class RowStore(Protocol):
         likely: NDArray[Any],
         logprobs: NDArray[Any],
     ) -> None:
-        """Keep the rows of one pass: that after `ids`, then that after each id of `tree`.
-
-        likely: i[1 + tree, width], the most probable next ids in any order. logprobs: of the same
-        shape, of the raw logits at temperature 1.
-        """
+        """Keep the rows of one pass: that after `ids`, then that after each id of `tree`. likely:
+        i[1 + tree, width], the most probable next ids in any order. logprobs: of the same shape, of
+        the raw logits at temperature 1."""

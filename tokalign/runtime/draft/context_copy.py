@@ -13,8 +13,9 @@ for where the two meet again, and copied on from there.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from math import log
+from operator import itemgetter
 from typing import NamedTuple
 
 from tokalign.runtime.draft.suffix_automaton import START, Occurrence, Place, SuffixAutomaton
@@ -63,7 +64,7 @@ _MET = 2
 """Ids that have to agree before a difference is over."""
 
 _RESUMED = "resumed"
-"""The situation of trust in passages. Copies of prompt and output in the output have one each."""
+"""The situation of trust in passages. In copies it is whether they are of the prompt."""
 
 
 class Passage(NamedTuple):
@@ -94,12 +95,9 @@ _NOWHERE = MatchState()
 
 
 class ContextCopy:
-    """A source of a hybrid that copies from prompt and output.
-
-    One object serves one conversation, so nothing leaks into another.
-    outputs: another text to copy from instead, such as earlier outputs; it is not changed.
-    Cost: about 5 µs per token of context, 1 µs per call of `expect`.
-    """
+    """A source that copies from prompt and output of one conversation, or from `outputs` instead,
+    such as those of a session, which are not changed. Cost: about 5 µs per token of context, 1 µs
+    per call of `expect`."""
 
     def __init__(self, outputs: SuffixAutomaton | None = None) -> None:
         self.automaton = SuffixAutomaton() if outputs is None else outputs
@@ -140,12 +138,10 @@ class ContextCopy:
         occurrence = self.automaton.occurrence(place)
         copied = None if occurrence is None else self.copied(occurrence)
         resumed = self.resumed(passage) if passage.run else None
-        if copied is None or resumed is None:
-            found = [one for one in (copied, resumed) if one is not None]
-        elif copied[0] == resumed[0]:
-            found = [max(copied, resumed)]
-        else:
-            found = [copied, resumed] if copied[1] >= resumed[1] else [resumed, copied]
+        found = [one for one in (copied, resumed) if one is not None]
+        if copied and resumed:
+            found.sort(key=itemgetter(1), reverse=True)
+            del found[1 if copied[0] == resumed[0] else 2 :]
         return [(token, log(p / (1.0 - p))) for token, p in found if token != SEPARATOR]
 
     def resumed(self, passage: Passage) -> tuple[TargetId, float] | None:
@@ -158,7 +154,7 @@ class ContextCopy:
     def learn(self, occurrence: Occurrence | None, token: TargetId) -> None:
         """Compare `token` with what the match before it would have predicted."""
         if occurrence is not None and (copied := self.copied(occurrence)) is not None:
-            shift = self._trust.of[self._situation(occurrence.latest)]
+            shift = self._trust.of[occurrence.latest <= self._prompt]
             self._trust.learn([(copied[1], shift, copied[0] == token)])
 
     def _after(self, passage: Passage, place: Place, token: TargetId) -> MatchState:
@@ -217,11 +213,7 @@ class ContextCopy:
         right = prior[length - 1] if length <= longest else prior[-1]
         if length > longest and kind != LATEST:
             right = 1.0 - (1.0 - right) * longest / length
-        return self._trust.calibrated(right, self._situation(end))
-
-    def _situation(self, end: int) -> Hashable:
-        """What is learned by of copies from `end`: whether it is in the prompt."""
-        return end <= self._prompt
+        return self._trust.calibrated(right, end <= self._prompt)
 
 
 _LEAD = 8

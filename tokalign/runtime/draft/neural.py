@@ -45,10 +45,8 @@ class Acceptance:
     """How often the i-th id of a draft is right if the ids before it are, by position.
 
     A position with few trials is expected to be as good as all positions after the first together,
-    and these as good as the first. So a few unlucky trials at one position do not keep drafts short
-    for good.
-    start: expected of the first position before any trial. usual: of all requests, what one request
-    begins with.
+    and these as good as the first, which is `start` before any trial. So a few unlucky trials at
+    one position do not keep drafts short for good. usual: of all requests.
     """
 
     def __init__(self, *, start: float = 0.5, usual: Acceptance | None = None) -> None:
@@ -163,11 +161,9 @@ class ModelDrafter(Drafter):
         return replace(proposal, tree=self.choose(proposal.tree, limit))
 
     def choose(self, tree: TokenTree[TargetId], limit: int) -> TokenTree[TargetId]:
-        """What to propose of what was found: the chain, and other ids that are probable enough.
-
-        The chain is worth its rows wherever it leads: a target agrees with the draft's most
-        probable id more often than the draft's probability says.
-        """
+        """What to propose of what was found: other ids that are probable enough, and the chain,
+        wherever it leads: a target agrees with the draft's most probable id more often than the
+        draft's probability says."""
         chain, steps = tree.chain_length, min(self.steps, limit)
         if chain == len(tree):
             return tree
@@ -237,12 +233,9 @@ def make_translation(
     alignment: Callable[[], Alignment],
     sampler: Sampling | None = None,
 ) -> Translation:
-    """The translation `name` for one request. Raises: IncompatibleError if the pair rules it out.
-
-    alignment: gives the pair's tables if the translation needs them.
-    sampler: draws the draft's ids; without one, and always in `context`, the draft takes its
-    most probable id.
-    """
+    """The translation `name` for one request. alignment: gives the pair's tables if it needs them.
+    sampler: draws the draft's ids; without one, and always in `context`, the draft takes its most
+    probable id. Raises: IncompatibleError if the pair rules the translation out."""
     kind, _, window = name.partition(":")
     if kind == "none":
         return same_tokenizer(pair, sampler)

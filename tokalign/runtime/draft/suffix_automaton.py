@@ -46,7 +46,7 @@ class SuffixAutomaton:
     Example: after "a b c a b" the longest suffix that occurred before is "a b", after 2 ids.
     Source: Blumer et al., "The smallest automaton recognizing the subwords of a text" (1985), built
     online; SAM-Decoding (Hu et al., 2024) uses it for speculation.
-    ids: all of the text so far. Cost: amortized O(1) per id, 2-3 µs; about 530 bytes per id.
+    Cost: amortized O(1) per id, 2-3 µs; about 530 bytes per id.
     """
 
     def __init__(self, ids: Iterable[TargetId] = ()) -> None:

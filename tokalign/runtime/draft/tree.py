@@ -42,17 +42,13 @@ class ComingNoise(Protocol):
 
 
 class TreeDrafter(Drafter):
-    """Proposes the best tree of all its sources, by expected tokens per time.
+    """Proposes the best tree of all its sources, by expected tokens per time, for one request.
 
-    One object serves one request.
-    costs: of passes, where nobody else gives them. max_tokens: the most ids of a proposal. rows:
-    propose so many, whatever they cost; fewer only where the sources know no more. branches:
-    whether a proposal may be a tree; else it is a chain.
-    mixing: what was learned about sources; requests may share it.
-    noise: of the coming choices, where the target samples.
-    constraint: the grammar that the output follows. What it forbids is not proposed, and what it
-    forces is, as a chain.
-    size: how many ids the target has.
+    noise: of the coming choices, where the target samples. costs: of passes, where nobody else
+    gives them. max_tokens: the most ids of a proposal. rows: propose so many, whatever they cost;
+    fewer only where the sources know no more. branches: whether a proposal may be a tree; else it
+    is a chain. mixing: what was learned about sources; requests may share it. constraint: the
+    grammar that the output follows. size: how many ids the target has.
     """
 
     def __init__(
@@ -119,12 +115,10 @@ class TreeDrafter(Drafter):
         self._emitted = []
 
     def ask_ahead(self, ids: Sequence[TargetId]) -> TokenTree[TargetId]:
-        """Ask the sources about the paths that a tree after `ids` may have, while a model drafts.
-
-        The tree is grown from what is left of the latest answers. Of 9 or 10 nodes that are looked
-        at when the answer is there, 6 have been asked then (`lab/results/host-time.md`).
-        Returns: its ids that are most probably reached, for a draft model to read.
-        """
+        """Ask the sources about the paths that a tree after `ids` may have, while a model drafts:
+        it is grown from what is left of the latest answers. Of 9 or 10 nodes that are looked at
+        when the answer is there, 6 have been asked then (`lab/results/host-time.md`).
+        Returns: the ids that are most probably reached, for a draft model to read."""
         self._read(ids)
         growth = self._grow(self._place, self._joined, self._answers)
         likely = 0
@@ -144,15 +138,11 @@ class TreeDrafter(Drafter):
         quick: bool = False,
         over: float = 0.0,
     ) -> tuple[TokenTree[TargetId], Plan]:
-        """The best tree after `ids`, and its rate.
-
-        times: of rounds that propose 0, 1, ..., `limit` ids.
-        answers: of models. alone: without the free sources.
-        Where they know too little to offer anything, the model is right more often than a mixture
-        that holds their silence against it.
-        quick: without the noise of the choices. over: only a better rate is of use; of a tree that
-        cannot reach it, no more than a part is grown.
-        """
+        """The best tree after `ids`, and its rate. times: of rounds that propose 0, 1, ..., `limit`
+        ids. answers: of models. alone: without the free sources: where they know too little to
+        offer anything, the model is right more often than a mixture that holds their silence
+        against it. quick: without the noise of the choices. over: only a better rate is of use; of
+        a tree that cannot reach it, no more than a part is grown."""
         self._read(ids, quick=quick)
         limit = min(limit, self.most)
         place = AskedText([None] * len(self._readers)) if alone else self._place

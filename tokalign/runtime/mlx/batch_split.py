@@ -78,10 +78,8 @@ class SharedLayer:
 
 
 class _SplitCalls:
-    """Mixed into the class of a module that is called for each session.
-
-    _turns: whether it turns rows by their positions, which a batch does not have.
-    """
+    """Mixed into the class of a module that is called for each session. _turns: whether it turns
+    rows by their positions, which a batch does not have."""
 
     _segments: Segments
     _turns: bool

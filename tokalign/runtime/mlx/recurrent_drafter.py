@@ -3,11 +3,9 @@
 It reads the hidden state that chose the last committed id, then one id after another, and gives the
 probabilities of the next one. It uses the target's embedding and, unless it has a head of its own,
 the target's output head, quantized or not.
+It has no cache.
 Source: ReDrafter (Cheng et al., 2024), section 3.1; the code published with it
 (apple/ml-recurrent-drafter), which starts from the state zero and reads the committed id first.
-
-It has no cache: a round starts from the target's hidden state in the row that chose the last
-committed id, which the target's session has kept.
 """
 
 from __future__ import annotations
@@ -67,12 +65,8 @@ class DrafterConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 class RecurrentDrafter(TrainedDrafter):
     """The network of section 3.1: s = SiLU(U s + W e), residual blocks x + SiLU(A x + b) on [h, s],
-    a head.
-
-    Its state after some ids is s f[..., D], and the hidden state's part of the exit.
-    The target's ends are no parameters of it: they are neither trained nor saved.
-    Raises: IncompatibleError if the ends have other sizes than the configuration.
-    """
+    a head. Its state after some ids is s f[..., D], and the hidden state's part of the exit.
+    Raises: IncompatibleError if the ends have other sizes than the configuration."""
 
     def __init__(self, config: DrafterConfig, ends: TargetEnds) -> None:
         super().__init__()

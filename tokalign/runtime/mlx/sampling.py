@@ -53,12 +53,8 @@ class Chooser(ABC):
         ids: Sequence[TargetId] = (),
         mask: NDArray[np.bool_] | None = None,
     ) -> tuple[Array, Array]:
-        """Choices i[rows] and log-probabilities f[rows, vocabulary], both lazy.
-
-        positions: at which index of the context each row's choice comes. ids: what comes before
-        that, or an array of it; if a choice `needs_history`, there is one row.
-        mask: bool[rows, vocabulary], which ids a grammar allows, whatever processors say.
-        """
+        """Choices i[rows] and log-probabilities f[rows, vocabulary], both lazy. positions: at which
+        index of the context each row's choice comes. ids, mask: as of `logprobs_of`."""
         logprobs = logprobs_of(logits, self.processors, ids, mask)
         return self.pick(logprobs, positions), logprobs
 
@@ -74,10 +70,8 @@ class Sampling(Chooser):
     The random key of a token is (seed, its index in the context): a choice depends on the logits
     and on its position, not on how many rows a pass had. So a seed gives the text of plain
     sampling, whatever drafts. Only the low 32 bits of `seed` are used.
-    xtc_probability: how often a token is chosen without the most probable ones, as mlx-lm does it:
-    all ids above `xtc_threshold` but the least likely of them, and except `xtc_exempt`, are ruled
-    out. The position decides when, and a draft that is drawn on the device follows it.
-    processors: mlx-lm's logits processors, applied first. Raises: UsageError.
+    xtc_probability: how often a token is chosen without the most probable ones, as mlx-lm does it;
+    the position decides when. processors: mlx-lm's, applied first. Raises: UsageError.
     """
 
     temperature: float = 0.0
@@ -128,13 +122,10 @@ class Sampling(Chooser):
         first: int,
         reach: int,
     ) -> Array:
-        """Draw `steps` (1 or more) ids, i[steps], from the position `first` on, all of it on the
-        device; lazy. What `draft_sampler` gives does so.
-
-        logits: of the first, f[1, vocabulary]. advance: gives those after one more id i[1], and how
-        many positions later they are. reach: how many positions there are; a choice beyond them has
-        the noise of the last one.
-        """
+        """Draw `steps` (1 or more) ids, i[steps], from the position `first` on, on the device;
+        lazy. logits: of the first, f[1, vocabulary]. advance: gives those after one more id i[1],
+        and how many positions later they are. reach: how many positions there are; a choice beyond
+        them has the noise of the last one."""
         drawn, last, position = list[Array](), first + reach - 1, mx.array([first])
         noise = self._noise.rows(range(first, last + 1), logits.shape[1])
         while True:
@@ -179,11 +170,8 @@ class Sampling(Chooser):
     def expect_among(
         self, logprobs: Mapping[TargetId, float], noise: Array
     ) -> dict[TargetId, float]:
-        """As `expect`, among a few ids; the likeliest first, which `choose` would choose.
-
-        logprobs: up to a constant. noise: from `noise_at` for the same position. Ids that a filter
-        rules out are missing.
-        """
+        """As `expect`, among a few ids, the likeliest first, without those that a filter rules out.
+        logprobs: up to a constant. noise: from `noise_at` for the same position."""
         among, values = np.array(list(logprobs)), np.array(list(logprobs.values()))
         kept = _filtered(values, top_p=self.top_p, min_p=self.min_p, top_k=self.top_k)
         among = among[kept]
@@ -196,10 +184,8 @@ class Sampling(Chooser):
         return dict(zip(ordered, expected.tolist(), strict=True))
 
     def filter(self, logprobs: Array, positions: Sequence[int] | Array) -> Array:
-        """Log-probabilities f32 with -inf for the ids that top-p, min-p, XTC or top-k rule out.
-
-        positions: as for `choose`; XTC is decided by them.
-        """
+        """Log-probabilities f32 with -inf for the ids that top-p, min-p, XTC (which the positions
+        decide) or top-k rule out."""
         if 0 < self.top_p < 1:
             logprobs = apply_top_p(logprobs, self.top_p)
         if self.min_p:
@@ -215,11 +201,9 @@ class Sampling(Chooser):
 
 @dataclass(frozen=True, slots=True)
 class CallableSampler(Chooser):
-    """A sampler as mlx-lm knows it: log-probabilities f[rows, vocabulary] -> ids i[rows].
-
-    It is asked once for each id of the output, as in plain decoding, so a seed of `mx.random` gives
-    the same text, whatever drafts. A draft takes its argmax, as it cannot share the noise.
-    """
+    """A sampler as mlx-lm knows it: log-probabilities f[rows, vocabulary] -> ids i[rows]. It is
+    asked once for each id of the output, so a seed of `mx.random` gives the same text, whatever
+    drafts. A draft takes its argmax, as it cannot share the noise."""
 
     sampler: Callable[[Array], Array]
     processors: Sequence[LogitsProcessor] = ()
@@ -270,12 +254,10 @@ def logprobs_of(
     ids: Sequence[TargetId] | Array = (),
     mask: NDArray[np.bool_] | None = None,
 ) -> Array:
-    """Log-probabilities f[rows, vocabulary] of the processed logits.
-
-    ids: what comes before the row, for processors; with these there is one row.
-    mask: bool[rows, vocabulary], which ids a grammar allows. It has the last word.
-    Choices are made on these, as in mlx-lm: rounding may make two of them equal.
-    """
+    """Log-probabilities f[rows, vocabulary] of the processed logits, on which choices are made, as
+    in mlx-lm: rounding may make two of them equal. ids: what comes before the row, for processors;
+    with these there is one row. mask: bool[rows, vocabulary], which ids a grammar allows. It has
+    the last word."""
     if processors:
         logits = processed(logits, processors, ids)
     if mask is not None:

@@ -47,10 +47,8 @@ class WindowCache:
 
     @property
     def fills_ring(self) -> bool:
-        """Whether there are as many positions as mlx-lm's ring has by now.
-
-        One may be missing after the last position of a full ring was taken back.
-        """
+        """Whether there are as many positions as mlx-lm's ring has by now. One may be missing after
+        the last position of a full ring was taken back."""
         return self.offset - self.start >= min(self.offset, self.max_size)
 
     def to_rotating(self) -> RotatingKVCache:
