@@ -143,7 +143,7 @@ class BeamSession(ABC):
                 reached = paths[best][:, None]
                 state = of_beams(state, best // count)
                 state, logits = self.step(state, listed.reshape(-1)[best])
-        found = [mx.stack(parts) for parts in zip(*steps, strict=True)]
+        found: list[Array] = [mx.stack([*parts]) for parts in zip(*steps, strict=True)]
         self.passes += length
         wait(ids, meanwhile, *found)
         return Beams(*(array.tolist() for array in found))

@@ -70,7 +70,7 @@ class Layers:
     def open(self) -> None:
         """Make the layers ready for a round."""
         if not self._is_open:
-            self._replace(_opened)
+            self.all[:] = with_leaves(self.all, _opened)
             self._windows = [c for c in leaves_of(self.all) if isinstance(c, WindowCache)]
             self._is_open = True
         for window in self._windows:
@@ -87,8 +87,8 @@ class Layers:
 
     def hand_over(self) -> None:
         """Leave the layers as mlx-lm's own functions know them."""
-        self._replace(
-            lambda layer: layer.to_rotating() if isinstance(layer, WindowCache) else layer
+        self.all[:] = with_leaves(
+            self.all, lambda leaf: leaf.to_rotating() if isinstance(leaf, WindowCache) else leaf
         )
         self._close()
 
@@ -126,13 +126,6 @@ class Layers:
 
     def _close(self) -> None:
         self.marked, self._states, self._windows, self._is_open = None, [], [], False
-
-    def _replace(self, change: Callable[[Any], Any]) -> None:
-        for index, layer in enumerate(self.all):
-            if isinstance(layer, CacheList):
-                layer.caches = tuple(map(change, layer.caches))
-            else:
-                self.all[index] = change(layer)
 
 
 def leaves_of(layers: Sequence[Any]) -> list[Any]:

@@ -7,7 +7,7 @@ the path that was accepted are given. Nothing is waited for.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -25,26 +25,26 @@ MOST_ROWS = 4096
 
 
 class _Pass(NamedTuple):
-    """Rows f[n, width] of one pass, which have read ids[begin:read] and then a tree.
+    """Rows f[n, width] of one pass, which have read ids[begin:read] of a text and then a tree. fed:
+    the last of these ids i[1], if the host had not seen it then."""
 
-    ids: of the context; later passes append to the same list. fed: the last id i[1], if the host
-    had not seen it then; it is not in the list.
-    """
-
-    ids: list[int]
     begin: int
     read: int
-    fed: Array | None
     tree: TokenTree[Any]
     rows: Array
+    fed: Array | None = None
+
+    @property
+    def known(self) -> int:
+        """How many ids of its text the host had seen."""
+        return self.read - (self.fed is not None)
 
     def along(self, context: Sequence[int], shared: int) -> list[int]:
         """The rows that read `context` from position `begin` on. shared: its ids that agree with
-        the list."""
-        known = self.read if self.fed is None else self.read - 1
-        if len(context) < self.read or shared < known:
+        the text."""
+        if len(context) < self.read or shared < self.known:
             return []
-        if self.fed is not None and context[known] != self.fed.item():
+        if self.fed is not None and context[self.known] != self.fed.item():
             return []
         own = self.read - self.begin
         path = self.tree.path_of(context[self.read :])
@@ -58,6 +58,7 @@ class KeptRows:
 
     def __init__(self, watched: HiddenStates | LayerOutputs, most: int) -> None:
         self.model, self.latest, self._most = watched.model, watched.take, most
+        self._ids: list[int] = []  # the text, as far as the host knows that it was read
         self._passes: list[_Pass] = []
         self._rows = 0  # of these passes
         self._noted: list[tuple[int, Array]] = []  # of passes whose ids are told later
@@ -72,13 +73,15 @@ class KeptRows:
         """Keep the rows of the latest pass, which read the end of `ids` and a tree, and those of
         passes before it, which read the beginning of `ids`."""
         *before, (begin, rows) = self._noted
-        self._noted, ids = [], self._listed(ids)
+        if (shared := common_prefix(self._ids, list(ids))) < len(self._ids):
+            self._let_go(lambda pass_: pass_.known > shared)
+        self._noted, self._ids[shared:] = [], ids[shared:]
         if not self._most:
             before, begin, rows = [], len(ids) - 1, rows[-1 - len(tree.ids) :]
         for at, earlier in before:
             end = min(at + earlier.shape[0], len(ids))
-            self._add(_Pass(ids, at, end, None, EMPTY_TREE, earlier[: end - at]))
-        self._add(_Pass(ids, begin, len(ids), None, tree, rows))
+            self._add(_Pass(at, end, EMPTY_TREE, earlier[: end - at]))
+        self._add(_Pass(begin, len(ids), tree, rows))
 
     def keep_fed(self, token: Array) -> None:
         """Keep the row of an id i[1] that the host has not seen yet, after the latest pass."""
@@ -87,10 +90,10 @@ class KeptRows:
             return
         before = self._passes[-1]
         if before.fed is not None:  # its round is over, so the host has seen it
-            before.ids.append(int(before.fed.item()))
-        before.ids.extend(before.tree.ids)
-        end = len(before.ids)
-        self._add(_Pass(before.ids, end, end + 1, token, EMPTY_TREE, rows))
+            self._ids.append(int(before.fed.item()))
+        self._ids.extend(before.tree.ids)
+        end = len(self._ids)
+        self._add(_Pass(end, end + 1, EMPTY_TREE, rows, token))
 
     def before_last(self, ids: Sequence[int]) -> Array | None:
         """The row f[1, width] that chose the last of `ids`; None if no recent pass has computed it,
@@ -102,17 +105,15 @@ class KeptRows:
         the index of the first row that is known, and f[n, width]; None where none is. Rows are
         given once, then let go."""
         begin, rows = self._rows_of(ids, first)
-        self._passes = [pass_ for pass_ in self._passes if pass_.begin >= len(ids) - 1]
-        self._rows = sum(len(pass_.rows) for pass_ in self._passes)
+        self._let_go(lambda pass_: pass_.begin < len(ids) - 1)
         return begin, rows
 
     def _rows_of(self, ids: Sequence[int], first: int) -> tuple[int, Array | None]:
-        lists = {id(pass_.ids): pass_.ids for pass_ in self._passes}
-        shared = {key: common_prefix(list(ids), known) for key, known in lists.items()}
+        shared = common_prefix(list(ids), self._ids)
         where = {
             pass_.begin + place: (number, row)
             for number, pass_ in enumerate(self._passes)
-            for place, row in enumerate(pass_.along(ids, shared[id(pass_.ids)]))
+            for place, row in enumerate(pass_.along(ids, shared))
         }
         begin = end = len(ids) - 1
         while begin > first and begin - 1 in where:
@@ -124,20 +125,15 @@ class KeptRows:
             parts.append(self._passes[number].rows[mx.array(rows)])
         return begin, mx.concatenate(parts) if parts else None
 
-    def _listed(self, ids: Sequence[int]) -> list[int]:
-        """These ids in the list of the latest pass if they go on from it, else in a new one. Passes
-        over one text are thousands while nobody takes their rows."""
-        known = self._passes[-1].ids if self._passes else []
-        if not known or ids[: len(known)] != known:
-            return list(ids)
-        known += ids[len(known) :]
-        return known
-
     def _add(self, pass_: _Pass) -> None:
         self._passes.append(pass_)
         self._rows += len(pass_.rows)
         while len(self._passes) > 2 and self._rows > self._most:
             self._rows -= len(self._passes.pop(0).rows)
+
+    def _let_go(self, is_over: Callable[[_Pass], bool]) -> None:
+        self._passes = [pass_ for pass_ in self._passes if not is_over(pass_)]
+        self._rows = sum(len(pass_.rows) for pass_ in self._passes)
 
 
 def state_rows(model: Any, most: int = 0) -> KeptRows:
