@@ -19,7 +19,6 @@ from tokalign.runtime.rounds import Context, Proposal, Verdict
 from tokalign.runtime.translation.base import Pair, Translation
 from tokalign.runtime.translation.committed_text import Boundary, DraftText
 from tokalign.runtime.loop import TargetVerifier
-from tokalign.tables.alignment import FirstIds
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.bpe.encoder import IncrementalEncoder
 from tokalign.tokenizer.tokenizer import Tokenizer
@@ -37,7 +36,6 @@ def refused(
     target: TargetModelSession,
     boundary: Boundary,
     translation: Translation,
-    firsts: FirstIds,
 ) -> None:
     Context(theirs)  # refused
     context.extend(theirs)  # refused
@@ -57,7 +55,6 @@ def refused(
     pair.split_end(ours)  # refused
     draft.logits(context.ids)  # refused
     draft.draft(context.ids, 2)  # refused
-    draft.draw(context.ids, 2, sampler=Sampling(), first=2, firsts=firsts)  # refused
     draft.start_shortlists(context.ids, 1)  # refused
     target.logits(text.ids)  # refused
     target.tree(theirs, TokenTree())  # refused

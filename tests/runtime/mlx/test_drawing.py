@@ -117,7 +117,7 @@ def test_the_most_probable_id_of_a_branch_is_the_one_that_would_be_drawn() -> No
     firsts = first_ids([*range(32)], counts)
     options = Sampling(temperature=0.8, seed=5)
     text = [DraftId(token) for token in (1, 2, 3, 8)]
-    drawn = DraftModelSession(model).draw(text, 4, sampler=options, first=4, firsts=firsts)
+    drawn = DraftModelSession(model).draft(text, 4, firsts, options, 4).ids
     session, tree, positions = DraftModelSession(model), EMPTY_TREE, [4]
     while len(tree) < 4:
         [*_, last] = session.branch(text, tree, None, 3, firsts, options, positions)()

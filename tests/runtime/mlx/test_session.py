@@ -84,7 +84,7 @@ def test_a_full_context_drafts_nothing() -> None:
     full = [1] * session.context_length
     assert session.draft(full[1:], 2) == ([], 0)
     firsts = FirstIds(np.arange(VOCABULARY), np.ones(VOCABULARY))
-    assert session.draw(full[1:], 2, sampler=Sampling(), first=0, firsts=firsts) == []
+    assert session.draft(full[1:], 2, firsts, Sampling()) == ([], 0)
     assert session.start_shortlists(full, 0).among([], 3)() == []
     assert session.passes == 0
 

@@ -15,7 +15,7 @@ from tokalign.errors import IncompatibleError, UsageError
 from tokalign.evaluate.replay import replay
 from tokalign.runtime.chat import Prompt
 from tokalign.runtime.draft.neural import NeuralDrafter, make_translation
-from tokalign.runtime.mlx.draft_session import GreedyDraft, Shortlist
+from tokalign.runtime.mlx.draft_session import DraftedIds, Shortlist
 from tokalign.runtime.options import check_translation, choose_method, choose_translation
 from tokalign.runtime.rounds import Round
 from tokalign.runtime.statistics import Statistics
@@ -65,7 +65,7 @@ class Oracle:
         self._canonical, self.can_branch = canonical, can_branch
         self.passes = 0
 
-    def draft(self, ids: Sequence[int], steps: int, firsts: Any = None) -> GreedyDraft:
+    def draft(self, ids: Sequence[int], steps: int, firsts: Any = None, *_: Any) -> DraftedIds:
         self.passes += steps
         held = self._draft.vocabulary.bytes_of(ids)
         assert self._text.startswith(held)
@@ -78,7 +78,7 @@ class Oracle:
             masked_out = sum(firsts.first[i] < 0 for i in rest[:steps])
             rest = [i for i in rest if firsts.first[i] >= 0]
         drafted = (rest + [min(self._draft.vocabulary.roles.eos)] * steps)[:steps]
-        return GreedyDraft(drafted, masked_out)
+        return DraftedIds(drafted, masked_out)
 
     def start_shortlists(
         self, ids: Sequence[int], back: int, ahead: TokenTree[Any] = EMPTY_TREE

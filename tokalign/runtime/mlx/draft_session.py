@@ -21,9 +21,9 @@ from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.vocabulary import DraftId
 
 
-class GreedyDraft(NamedTuple):
-    """The most probable ids, one per pass. masked_out: how many of them took the place of a
-    likelier id that the target lacks."""
+class DraftedIds(NamedTuple):
+    """A chain of ids, one per pass. masked_out: how many of the most probable ones took the place
+    of a likelier id that the target lacks."""
 
     ids: list[DraftId]
     masked_out: int = 0
@@ -70,52 +70,42 @@ class DraftModelSession(ModelSession[DraftId]):
         return super().tokens(ids)
 
     def draft(
-        self, ids: Sequence[DraftId], steps: int, firsts: FirstIds | None = None
-    ) -> GreedyDraft:
-        """Take the most probable next id `steps` (at least 1) times, with one pass each."""
-        if not self._can_draft(ids, steps):
-            return GreedyDraft([])
-        row, drafted, masked_out = self._computed(self.logits(ids)), list[Array](), list[Array]()
-        mask = None if firsts is None else self._project(firsts, row).mask
-        while True:
-            chosen = mx.argmax(row if mask is None else row + mask, axis=-1)
-            drafted.append(self._ids(chosen))
-            if mask is not None:
-                masked_out.append(mx.argmax(row, axis=-1) != chosen)
-            if len(drafted) == steps:
-                break
-            row = self._computed(self.feed(drafted[-1]))
-        found = cast("list[DraftId]", mx.concatenate([*drafted, *masked_out]).tolist())
-        return GreedyDraft(found[:steps], sum(found[steps:]))
-
-    def draw(
         self,
         ids: Sequence[DraftId],
         steps: int,
-        *,
-        sampler: Sampling,
-        first: int,
-        firsts: FirstIds,
-    ) -> list[DraftId]:
-        """Draw `steps` (at least 1) ids, with one pass each. first: how many target ids they
-        follow. What is drawn, with the target's noise, is the first target id of each; of the draft
-        ids that begin with it the most probable one is taken."""
+        firsts: FirstIds | None = None,
+        sampler: Sampling | None = None,
+        first: int = 0,
+    ) -> DraftedIds:
+        """Take the most probable next id `steps` (at least 1) times, with one pass each.
+
+        sampler: how the target draws, after `first` ids: then the first target id of each is drawn
+        with its noise, and the most probable draft id taken that begins with it. It needs `firsts`.
+        """
         if not self._can_draft(ids, steps):
-            return []
-        row, drafted = self._computed(self.logits(ids)), list[Array]()
-        onto = self._project(firsts, row)
-
-        def advance(chosen: Array) -> tuple[Array, Array]:
-            nonlocal row
-            drafted.append(self._ids(onto.most_probable(row, chosen)))
+            return DraftedIds([])
+        row, drafted, masked_out = self._computed(self.logits(ids)), list[Array](), list[Array]()
+        onto = None if firsts is None else self._project(firsts, row)
+        draw, position = None, mx.array([first])
+        if sampler is not None:
+            assert onto is not None, "noise is that of target ids"
+            draw = sampler.drawing(first, _REACH * steps, onto.size)
+        while True:
+            if onto is None:
+                chosen = mx.argmax(row, axis=-1)
+            elif draw is None:
+                chosen = mx.argmax(row + onto.mask, axis=-1)
+                masked_out.append(mx.argmax(row, axis=-1) != chosen)
+            else:
+                chosen = onto.most_probable(row, draw(onto.logits(row), position))
+            drafted.append(self._ids(chosen))
+            if len(drafted) == steps:
+                break
             row = self._computed(self.feed(drafted[-1]))
-            return onto.logits(row), onto.counts[drafted[-1]]
-
-        drawn = sampler.draw_chain(
-            onto.logits(row), advance, steps, first=first, reach=_REACH * steps
-        )
-        drafted.append(self._ids(onto.most_probable(row, drawn[-1:])))
-        return cast("list[DraftId]", mx.concatenate(drafted).tolist())
+            if draw is not None and onto is not None:
+                position = position + onto.counts[drafted[-1]]
+        found = cast("list[DraftId]", mx.concatenate([*drafted, *masked_out]).tolist())
+        return DraftedIds(found[:steps], sum(found[steps:]))
 
     def start_shortlists(
         self, ids: Sequence[DraftId], back: int, ahead: TokenTree[DraftId] = EMPTY_TREE
@@ -267,9 +257,9 @@ class ToTargetIds:
     def __init__(self, firsts: FirstIds, ids: NDArray[Any]) -> None:
         self.firsts, known = firsts, firsts.first
         first = np.where(ids < len(known), known[np.minimum(ids, len(known) - 1)], NO_TOKEN)
-        self._size = int(first.max(initial=NO_TOKEN)) + 1
+        self.size = int(first.max(initial=NO_TOKEN)) + 1
         # Those that have none are in a column of their own, which is cut off.
-        self._first = mx.array(np.where(first == NO_TOKEN, self._size, first))
+        self._first = mx.array(np.where(first == NO_TOKEN, self.size, first))
         self.mask = mx.array(np.where(first == NO_TOKEN, -np.inf, 0).astype(np.float32))
         self.counts = mx.array(firsts.counts)
 
@@ -278,15 +268,15 @@ class ToTargetIds:
         draft ids with the same first id add up; -inf where there is none."""
         rows = rows + self.mask
         highest = rows.max(axis=-1, keepdims=True)
-        sums = mx.zeros((self._size + 1, rows.shape[0]))  # a column takes five times as long
+        sums = mx.zeros((self.size + 1, rows.shape[0]))  # a column takes five times as long
         sums = sums.at[self._first].add(mx.exp(rows - highest).T)
-        return mx.log(sums[: self._size].T) + highest
+        return mx.log(sums[: self.size].T) + highest
 
     def expect(self, logprobs: Array, sampler: Sampling, positions: Sequence[int]) -> Array:
         """Log-probabilities f[rows, columns] that the target draws what an id stands for: as
         `Sampling.expect` for its first target id, shared as the draft shares that."""
         if not sampler.filters:  # the same without adding up
-            return sampler.expect(logprobs, positions, (self._first, self._size + 1))
+            return sampler.expect(logprobs, positions, (self._first, self.size + 1))
         own = self.logits(logprobs)
         gained = mx.where(own > -mx.inf, sampler.expect(own, positions) - own, -mx.inf)
         gained = mx.pad(gained, [(0, 0), (0, 1)], constant_values=-mx.inf)

@@ -113,28 +113,17 @@ class Sampling(Chooser):
         scores = self.filter(logprobs, positions) * (1 / max(self.temperature, _COLDEST))
         return mx.argmax(scores + noise, axis=-1)
 
-    def draw_chain(
-        self,
-        logits: Array,
-        advance: Callable[[Array], tuple[Array, Array]],
-        steps: int,
-        *,
-        first: int,
-        reach: int,
-    ) -> Array:
-        """Draw `steps` (1 or more) ids, i[steps], from the position `first` on, on the device;
-        lazy. logits: of the first, f[1, vocabulary]. advance: gives those after one more id i[1],
-        and how many positions later they are. reach: how many positions there are; a choice beyond
-        them has the noise of the last one."""
-        drawn, last, position = list[Array](), first + reach - 1, mx.array([first])
-        noise = self._noise.rows(range(first, last + 1), logits.shape[1])
-        while True:
-            logprobs = logprobs_of(logits, ())
-            drawn.append(self._pick(logprobs, position, noise[position - first]))
-            if len(drawn) == steps:
-                return mx.concatenate(drawn)
-            logits, moved = advance(drawn[-1])
-            position = mx.minimum(position + moved, last)
+    def drawing(self, first: int, reach: int, vocabulary: int) -> Callable[[Array, Array], Array]:
+        """What draws the id i[1] at a position i[1] by logits f[1, vocabulary], on the device. The
+        position is one of `reach` from `first` on; one beyond has the noise of the last."""
+        last = first + reach - 1
+        noise = self._noise.rows(range(first, last + 1), vocabulary)
+
+        def draw(logits: Array, position: Array) -> Array:
+            at = mx.minimum(position, last)
+            return self._pick(logprobs_of(logits, ()), at, noise[at - first])
+
+        return draw
 
     def noise_at(self, position: int, vocabulary: int) -> Array:
         """The noise f[vocabulary] of the choice at `position`, lazy."""

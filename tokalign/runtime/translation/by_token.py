@@ -67,11 +67,7 @@ class ByToken:
         own, firsts, sampler = self._text.ids, self._shared.first_ids, self._sampler
         if asked.alternatives and session.can_branch:
             return self._grow(session, len(ids), asked)
-        masked_out = 0
-        if sampler is None:
-            drafted, masked_out = session.draft(own, asked.steps, firsts)
-        else:
-            drafted = session.draw(own, asked.steps, sampler=sampler, first=len(ids), firsts=firsts)
+        drafted, masked_out = session.draft(own, asked.steps, firsts, sampler, len(ids))
         known = takewhile(lambda token: token is not None, map(self._shared.target_of, drafted))
         counts = {"unmapped": masked_out} if masked_out else {}
         chain = cast("list[TargetId]", list(known))

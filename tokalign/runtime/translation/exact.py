@@ -208,13 +208,9 @@ class ExactTranslation:
         cover = covers.best_with(ranked[0])
         found: Sequence[TargetId] = cover.ids or ()
         if steps and cover.data:
-            text, sampler, firsts = self._text.ids, self._sampler, self._firsts
+            text, first = self._text.ids, len(ids) + len(found)
             own = [*text[: len(text) - cover.back], cover.token]
-            if sampler is None or firsts is None:
-                drafted = session.draft(own, steps).ids
-            else:
-                first = len(ids) + len(found)
-                drafted = session.draw(own, steps, sampler=sampler, first=first, firsts=firsts)
+            drafted = session.draft(own, steps, self._firsts, self._sampler, first).ids
             found = self._join_drafted(cover, drafted, counts)
         return found, cover.back
 
