@@ -70,8 +70,10 @@ class Sampling(Chooser):
     The random key of a token is (seed, its index in the context): a choice depends on the logits
     and on its position, not on how many rows a pass had. So a seed gives the text of plain
     sampling, whatever drafts. Only the low 32 bits of `seed` are used.
-    xtc_probability: how often a token is chosen without the most probable ones, as mlx-lm does it;
-    the position decides when. processors: mlx-lm's, applied first. Raises: UsageError.
+    xtc_probability: how often a token is chosen without the most probable ones, as mlx-lm does it:
+    all ids above `xtc_threshold` but the least likely of them, and except `xtc_exempt`, are ruled
+    out. The position decides when, and a draft that is drawn on the device follows it.
+    processors: mlx-lm's logits processors, applied first. Raises: UsageError.
     """
 
     temperature: float = 0.0
