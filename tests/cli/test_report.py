@@ -9,7 +9,7 @@ import pytest
 from command_lines import run
 from places import DEMO
 
-from tokalign.cli.report import Report, bar_plot, curve_plot, waterfall_plot, write_report
+from tokalign.cli.report import bar_plot, curve_plot, waterfall_plot, write_report
 from tokalign.runtime.cost import CostCurve, Timing
 
 pytest.importorskip("pygal")
@@ -34,7 +34,8 @@ def test_a_plot_is_one_drawing_without_scripts_that_names_every_series() -> None
 
 
 def test_a_page_escapes_what_it_is_told(tmp_path: Path) -> None:
-    report = Report(
+    write_report(
+        tmp_path / "page.html",
         title="<b>",
         about="",
         verdict=["1 < 2"],
@@ -42,7 +43,6 @@ def test_a_page_escapes_what_it_is_told(tmp_path: Path) -> None:
         head=("a",),
         rows=[("&",)],
     )
-    write_report(tmp_path / "page.html", report)
     page = (tmp_path / "page.html").read_text()
     assert "<b>" not in page
     assert "1 &lt; 2" in page

@@ -295,7 +295,7 @@ def test_options_of_another_kind_of_drafter_are_refused(
     [
         (2, ["--kind=dflash", "--taps=1,9"], "--taps 9: the target's last layer is 1"),
         (2, ["--kind=dflash", "--layers=3"], "it has 2; give no more"),
-        (2, ["--kind=eagle3"], "reads three layers, and the target has 2"),
+        (2, ["--kind=eagle3"], "reads three layers, not 2"),
         (3, ["--kind=eagle3", "--taps=0,1,3"], "the target's last layer is 2"),
         (3, ["--labels=text", "--window=5"], "give --window 6 or more"),
     ],

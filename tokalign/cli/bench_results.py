@@ -69,7 +69,7 @@ def publish(
 
 def write_page(path: Path, comparison: Comparison, result: Mapping[str, Any]) -> None:
     """The page of a comparison: tokens per pass and speed by kind of prompt, and what is lost."""
-    from tokalign.cli.report import Report, bar_plot, waterfall_plot, write_report
+    from tokalign.cli.report import bar_plot, waterfall_plot, write_report
 
     drafted = [row for row in comparison.overall if row.condition.drafts]
     labels = [str(row.condition) for row in drafted]
@@ -103,7 +103,8 @@ def write_page(path: Path, comparison: Comparison, result: Mapping[str, Any]) ->
                 best.waterfall,
             )
         )
-    report = Report(
+    write_report(
+        path,
         title=f"Ways to draft for {result['about']['target']}",
         about=", ".join(f"{name} {value}" for name, value in result["about"].items() if value),
         verdict=[verdict_of(comparison)],
@@ -111,7 +112,6 @@ def write_page(path: Path, comparison: Comparison, result: Mapping[str, Any]) ->
         head=COLUMNS,
         rows=[[cell(row[name]) for name in COLUMNS] for row in result["overall"]],
     )
-    write_report(path, report)
 
 
 def verdict_of(comparison: Comparison) -> str:
@@ -128,11 +128,10 @@ def verdict_of(comparison: Comparison) -> str:
         "no difference": "not clearly different from plain decoding, measured twice",
         "": "on too few prompts to tell it from chance",
     }[best.against_plain]
-    control = next((row for row in comparison.overall if row.name == CONTROL), None)
-    noise = (
-        ""
-        if control is None or not control.timed
-        else (f" Plain decoding, measured again, has {control.low:.2f} to {control.high:.2f}.")
+    noise = "".join(
+        f" Plain decoding, measured again, has {row.low:.2f} to {row.high:.2f}."
+        for row in comparison.overall
+        if row.name == CONTROL and row.timed
     )
     return (
         f"The fastest way to draft is {best.condition}: {best.speedup:.2f} x plain decoding "

@@ -76,17 +76,16 @@ def command(
     if not is_known or output is not None:
         note(f"cost curve -> {store_curve(curve, output)}")
     if html is not None:
-        from tokalign.cli.report import Report, curve_plot, write_report
+        from tokalign.cli.report import curve_plot, write_report
 
-        report = Report(
+        write_report(
+            html,
             title=f"What passes of {target} cost here",
             about=f"{curve.name}; {curve.source}",
             verdict=[_verdict(curve)],
             plots=[curve_plot(curve)],
-            head=("figure", "value"),
-            rows=[*rows(_summary(curve))],
+            rows=rows(_summary(curve)),
         )
-        write_report(html, report)
     show(
         {"target": target, "draft": draft, **curve.to_json()},
         lambda: f"{paragraph(_verdict(curve))}\n\n{table(rows(_summary(curve)))}",

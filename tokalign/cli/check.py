@@ -147,7 +147,7 @@ _VERDICTS = ("verdict", "dictionaries", "this_machine")
 
 def _write_page(path: Path, result: Mapping[str, Any], curve: CostCurve | None, text: str) -> None:
     """Write a result as a page. text: what was measured on. Raises: as `write_report`."""
-    from tokalign.cli.report import Report, bar_plot, curve_plot, write_report
+    from tokalign.cli.report import bar_plot, curve_plot, write_report
 
     tables = {
         "dictionaries that were found": result["found_dictionaries"],
@@ -159,15 +159,14 @@ def _write_page(path: Path, result: Mapping[str, Any], curve: CostCurve | None, 
         [*saved],
         {"tokens per pass": [*saved.values()]},
     )
-    report = Report(
+    write_report(
+        path,
         title=f"What can draft for {result['target']}",
         about=f"Measured on {text}; no model was run.",
         verdict=[str(result[name]) for name in _VERDICTS],
         plots=[*([savings] if saved else []), curve_plot(curve)],
-        head=("figure", "value"),
-        rows=[*rows(result)],
+        rows=rows(result),
     )
-    write_report(path, report)
 
 
 def _in_words(result: Mapping[str, object]) -> str:

@@ -126,7 +126,8 @@ def run_page(run: Run) -> str:
     made = render(
         "page.html",
         run=run,
-        introduction=", ".join(f"{name} {v}" for name, v in about.items() if v is not None),
+        title="How this text was decoded",
+        about=", ".join(f"{name} {v}" for name, v in about.items() if v is not None),
         prompt=run.prompt.translate(_VISIBLE),
         timeline=timeline_plot(run.rounds),
         compared=times_plain(run.rounds),

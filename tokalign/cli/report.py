@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import accumulate, pairwise
@@ -33,18 +33,6 @@ class Plot:
     svg: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
-    """What a page says: a title, what was measured, sentences, plots, and a table."""
-
-    title: str
-    about: str
-    verdict: Sequence[str]
-    plots: Sequence[Plot]
-    head: Sequence[str]
-    rows: Sequence[Sequence[object]]
-
-
 def require_plots() -> None:
     """Check before long work that plots can be drawn. Raises: MissingAssetError without pygal."""
     if find_spec("pygal") is None:
@@ -63,9 +51,19 @@ def render(template: str, **values: Any) -> str:
     return pages.get_template(template).render(**values)
 
 
-def write_report(path: Path, report: Report) -> None:
-    """Raises: as `write_file`."""
-    write_file(path, render("report.html", report=report))
+def write_report(
+    path: Path,
+    *,
+    title: str,
+    about: str,
+    verdict: Sequence[str],
+    plots: Sequence[Plot],
+    head: Sequence[str] = ("figure", "value"),
+    rows: Iterable[Sequence[object]],
+) -> None:
+    """Write a page. about: what was measured. verdict: its sentences. Raises: as `write_file`."""
+    report = {"about": about, "verdict": verdict, "plots": plots, "head": head, "rows": rows}
+    write_file(path, render("report.html", title=title, **report))
 
 
 def curve_plot(curve: CostCurve | None) -> Plot:

@@ -59,11 +59,12 @@ def verify(*, files: tuple[Path, ...]) -> None:
             for path, problem in problems.items()
         ]
         print_json({"ok": not any(problems.values()), "files": checked})
-    for path, problem in () if flags.as_json else problems.items():
-        if problem is None:
-            echo(one_line(f"{path}: ok"))
-        else:
-            to_stderr(one_line(f"tokalign: {problem}"))
+    else:
+        for path, problem in problems.items():
+            if problem is None:
+                echo(one_line(f"{path}: ok"))
+            else:
+                to_stderr(one_line(f"tokalign: {problem}"))
     if codes := [problem.exit_code for problem in problems.values() if problem is not None]:
         raise click.exceptions.Exit(max(codes))
 

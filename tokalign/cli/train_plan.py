@@ -130,15 +130,10 @@ class TrainPlan:
                     f"it has {layers}; give no more than these"
                 )
             return replace(shape, taps=shape.read_of(layers))
-        if len(taps or (1, 2, 3)) != 3:
+        taps = taps or tuple(sorted({min(1, layers - 3), layers // 2, last}))
+        if len(taps) != 3:
             raise UsageError(f"an EAGLE-3 drafter reads three layers, not {len(taps)}; give --taps")
-        if layers < 3:
-            raise UsageError(
-                f"an EAGLE-3 drafter reads three layers, and the target has {layers}; give another "
-                "--kind"
-            )
-        spread = (1, layers // 2, last)
-        return replace(shape, taps=taps or (spread if layers > 3 else (0, 1, 2)))
+        return replace(shape, taps=taps)
 
     def _recurrent(self, hidden_size: int, vocabulary_size: int) -> DrafterConfig:
         from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig
