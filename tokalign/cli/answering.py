@@ -29,28 +29,14 @@ _ANSWER_SHARE = 4
 
 
 class ChatModel:
-    """A decoder and its sessions. name: of the target, as it was given. settings: of the next
-    answer. keeps: whether contexts are kept on disk."""
+    """A decoder and its sessions. name: of the target, as it was given. keeps: whether contexts are
+    kept on disk."""
 
-    def __init__(
-        self,
-        name: str,
-        decoder: Decoder,
-        options: PromptOptions,
-        settings: AnswerSettings,
-        *,
-        keeps: bool,
-    ) -> None:
-        self.name, self.settings = name, settings
-        self._decoder, self._options = decoder, options
+    def __init__(self, name: str, decoder: Decoder, options: PromptOptions, *, keeps: bool) -> None:
+        self.name, self._decoder, self._options = name, decoder, options
         self._logits = decoder.drafting.with_stores().logits  # for the whole conversation
         self._files = decoder.context_files("chat", most_bytes=None if keeps else 0, note=note)
-        self.rounds: Sequence[Round] = ()  # of the last answer
         self._open_sessions()
-
-    @property
-    def is_greedy(self) -> bool:
-        return self.settings.sampling.temperature == 0
 
     def kept(self) -> str:
         """What is kept between turns, in words."""
@@ -59,42 +45,46 @@ class ChatModel:
         size += 0 if self._logits is None else self._logits.nbytes
         return f"{len(self._target.held)} tokens of context are kept, in {size / 1e6:.1f} MB"
 
-    def answer(self, dialogue: Dialogue, *, retries: int, color: bool) -> dict[str, Any]:
+    def answer(
+        self, dialogue: Dialogue, settings: AnswerSettings, *, retries: int, color: bool
+    ) -> tuple[dict[str, Any], Sequence[Round]]:
         """Print the answer to the last message.
 
         retries: how often it was answered before, which changes the seed.
         Returns: as `Generation.summary`, with `cached_tokens`, and with what the answer was given
-        to begin with; `finish_reason` is "interrupted" after Ctrl-C.
+        to begin with; `finish_reason` is "interrupted" after Ctrl-C. Also its rounds.
         Raises: TokalignError for a message that cannot be answered; KeyboardInterrupt after a
         Ctrl-C before the answer begins.
         """
         left_out = dialogue.left_out
-        prompt = self._prompt(dialogue)
+        prompt = self._prompt(dialogue, settings.max_tokens)
         cached = self._files.resume(prompt.target, self._target, self._draft)
         try:
-            generation = self._begin(prompt, retries)
+            generation = self._begin(prompt, settings, retries)
         except KeyboardInterrupt:  # while a pack was looked for or compiled
             note("left out; this chat goes on without that dictionary")
             self._decoder = replace(
                 self._decoder, drafting=replace(self._decoder.drafting, packs=None)
             )
-            generation = self._begin(prompt, retries)
+            generation = self._begin(prompt, settings, retries)
         if count := dialogue.left_out - left_out:
             note(f"the context is full: the model no longer reads the oldest {count} messages")
         beginning = self._options.prefill_response or ""
         with typing_hidden():
-            told, interrupted = self._print(generation, beginning, color=color)
+            printer = Printer(color=color, markdown=settings.markdown)
+            text, interrupted = self._print(generation, printer, beginning)
         self._decoder.remember()
         self._files.keep_of(self._target, self._draft)
-        summary, self.rounds = generation.summary(), generation.rounds
-        summary |= {"text": beginning + told, "cached_tokens": cached}
-        return summary | ({"finish_reason": "interrupted"} if interrupted else {})
+        summary = {**generation.summary(), "text": beginning + text, "cached_tokens": cached}
+        if interrupted:
+            summary["finish_reason"] = "interrupted"
+        return summary, generation.rounds
 
-    def _prompt(self, dialogue: Dialogue) -> Prompt:
+    def _prompt(self, dialogue: Dialogue, max_tokens: int | None) -> Prompt:
         """The conversation as ids. Once it has no room for an answer, the oldest turns leave. The
         rest takes half of the context then, so the next turns can use the caches again."""
         room = self._target.context_length
-        answer = min(self.settings.max_tokens or room, room // _ANSWER_SHARE)
+        answer = min(max_tokens or room, room // _ANSWER_SHARE)
 
         def prompt() -> Prompt:
             return self._options.prompt(self._decoder, dialogue.read)
@@ -105,17 +95,15 @@ class ChatModel:
         dialogue.leave_out(lambda: len(prompt().target) <= room // 2)
         return prompt()
 
-    def _begin(self, prompt: Prompt, retries: int) -> Generation:
+    def _begin(self, prompt: Prompt, settings: AnswerSettings, retries: int) -> Generation:
         from tokalign.runtime.generate import Generation
         from tokalign.runtime.request import Request
 
-        sampling = self.settings.sampling
-        if not self.is_greedy:
-            sampling = replace(sampling, seed=sampling.seed + retries)
+        sampling = settings.sampling
         request = Request(
             prompt,
-            max_tokens=self.settings.max_tokens,
-            sampler=sampling,
+            max_tokens=settings.max_tokens,
+            sampler=replace(sampling, seed=sampling.seed + retries),
             stop=self._options.stop,
             logits=self._logits,
         )
@@ -123,7 +111,7 @@ class ChatModel:
             self._decoder, request, target_session=self._target, draft_session=self._draft
         )
 
-    def _print(self, generation: Generation, beginning: str, *, color: bool) -> tuple[str, bool]:
+    def _print(self, generation: Generation, printer: Printer, beginning: str) -> tuple[str, bool]:
         """Print an answer as it comes. Returns: what it tells the user, and whether it was
         interrupted. gpt-oss answers in channels, whose marks its template refuses in a history; so
         no mark is shown or kept, and what is thought is shown alone.
@@ -134,7 +122,6 @@ class ChatModel:
         from tokalign.conversation.answer_form import AnswerForm, has_headers
         from tokalign.conversation.blocks import Blocks
 
-        printer = Printer(color=color, markdown=self.settings.markdown)
         specials = self._decoder.target.tokenizer.vocabulary.special_ids
         read = Blocks(AnswerForm(has_channels=has_headers(specials)))
 
@@ -164,8 +151,8 @@ class ChatModel:
             show(read.end())
         finally:
             printer.end()
-        told = "\n\n".join(block.text for block in read.blocks if block.kind == "text")
-        return told, interrupts.pressed
+        text = "\n\n".join(block.text for block in read.blocks if block.kind == "text")
+        return text, interrupts.pressed
 
     def _open_sessions(self) -> None:
         """Sessions that last from turn to turn: a turn computes what the caches do not hold."""

@@ -105,9 +105,8 @@ class ChatSession:
         keeps: bool,
     ) -> None:
         self._load, self._options, self._color, self._keeps = load, options, color, keeps
-        decoder, sampling = load(model)
-        settings = AnswerSettings(sampling=sampling, max_tokens=max_tokens, markdown=markdown)
-        self._use(model, decoder, settings)
+        sampling = self._use(model)
+        self._settings = AnswerSettings(sampling=sampling, max_tokens=max_tokens, markdown=markdown)
         self._dialogue = Dialogue(system=options.system_prompt)
         self._files = set[Path]()  # that this chat saved or loaded, and may replace
         self._begun = ""  # what the next entry begins with
@@ -133,24 +132,20 @@ class ChatSession:
     def _answers(self, text: str) -> bool:
         """Take an entry, or say what is wrong with it. Returns: False for /exit."""
         try:
-            return self._take(read_entry(text))
+            match read_entry(text):
+                case ChatCommand(name="exit"):
+                    return False
+                case ChatCommand() as entry:
+                    self._carry_out(entry)
+                case message if message.strip():
+                    self._dialogue.ask(message)
+                    self._retries = 0
+                    self._answer()
         except StdoutError:
             raise
         except (TokalignError, OSError) as error:
-            told = of_the_system(error) if isinstance(error, OSError) else error
-            to_stderr(visible(f"tokalign: {told}"))
-            return True
-
-    def _take(self, entry: ChatCommand | str) -> bool:
-        """Carry out a command, or answer a message. Returns: False for /exit."""
-        if isinstance(entry, ChatCommand):
-            if entry.name == "exit":
-                return False
-            self._carry_out(entry)
-        elif entry.strip():
-            self._dialogue.ask(entry)
-            self._retries = 0
-            self._answer()
+            reason = of_the_system(error) if isinstance(error, OSError) else error
+            to_stderr(visible(f"tokalign: {reason}"))
         return True
 
     # -- commands ----------------------------------------------------------------------------------
@@ -196,8 +191,8 @@ class ChatSession:
                     note("the last one has no answer yet; /retry asks for it")
             case "set":
                 if entry.argument:
-                    self._model.settings = self._model.settings.changed(entry.argument)
-                note(self._model.settings.shown(entry.argument), lines=True)
+                    self._settings = self._settings.changed(entry.argument)
+                note(self._settings.shown(entry.argument), lines=True)
             case "who":
                 self._color = not self._color
                 if not flags.quiet:
@@ -221,7 +216,7 @@ class ChatSession:
         else:
             had_answer = not self._dialogue.awaits_answer
             self._dialogue.retry()
-            if had_answer and self._model.is_greedy:
+            if had_answer and self._settings.sampling.temperature == 0:
                 note("greedy decoding gives the same answer again; /set temperature 0.7 varies it")
             self._retries += 1
         try:
@@ -235,23 +230,23 @@ class ChatSession:
         from tokalign.names.registry import resolve_model
 
         resolve_model(name)  # a wrong name changes nothing
-        before, settings = self._model.name, self._model.settings
+        before = self._model.name
         del self._model  # there may be no room for two
         try:
-            self._switch(name, settings)
+            own = self._use(name)
         except (TokalignError, KeyboardInterrupt):
             note(f"back to {before}")
-            self._switch(before, settings)
+            self._use(before)
             raise
-
-    def _switch(self, name: str, settings: AnswerSettings) -> None:
-        decoder, own = self._load(name)
         # What is exempt from XTC is the tokenizer's.
-        sampling = replace(settings.sampling, xtc_exempt=own.xtc_exempt)
-        self._use(name, decoder, replace(settings, sampling=sampling))
+        sampling = replace(self._settings.sampling, xtc_exempt=own.xtc_exempt)
+        self._settings = replace(self._settings, sampling=sampling)
 
-    def _use(self, name: str, decoder: Decoder, settings: AnswerSettings) -> None:
-        self._model = ChatModel(name, decoder, self._options, settings, keeps=self._keeps)
+    def _use(self, name: str) -> Sampling:
+        """Load a model to answer. Returns: how its answers are sampled, as the options say."""
+        decoder, sampling = self._load(name)
+        self._model = ChatModel(name, decoder, self._options, keeps=self._keeps)
+        return sampling
 
     # -- answers -----------------------------------------------------------------------------------
 
@@ -259,7 +254,9 @@ class ChatSession:
         """Have the last message answered. One that gets no answer is opened again."""
         dialogue, left_out = self._dialogue, self._dialogue.left_out
         try:
-            summary = self._model.answer(dialogue, retries=self._retries, color=self._color)
+            summary, rounds = self._model.answer(
+                dialogue, self._settings, retries=self._retries, color=self._color
+            )
         except (TokalignError, KeyboardInterrupt) as error:
             dialogue.left_out = left_out
             self._begun = dialogue.undo()
@@ -278,5 +275,4 @@ class ChatSession:
         if flags.as_json:
             write(safe_json(json.dumps(summary, ensure_ascii=False)) + "\n")
         else:
-            most = self._model.settings.max_tokens
-            note(closing_line(summary, self._model.rounds, max_tokens=most))
+            note(closing_line(summary, rounds, max_tokens=self._settings.max_tokens))
