@@ -133,12 +133,17 @@ def test_words_mean_what_their_options_mean() -> None:
         ("chat --target bielik pl", "one word too many; chat takes a model's name alone"),
         ("decode", "no model is named"),
         ("chat", "no model is named"),
-        ("decod", "did you mean decode?"),
         ("decode smolm2 Ala", "did you mean smollm2?"),
     ],
 )
 def test_wrong_words_are_refused(home: Path, typed: str, told: str) -> None:
     run(*typed.split(), typed="x").is_refused(2, told)
+
+
+def test_a_command_of_nearly_this_name_is_named() -> None:
+    ended = run("decod")
+    assert ended.code == 2
+    assert "Did you mean 'decode'?" in ended.err
 
 
 @pytest.mark.parametrize("text", ["Co to jest TCP/IP?", "Ala ma kota. " * 900])

@@ -6,7 +6,6 @@ A subcommand is imported only when it runs, so that `tokalign --help` loads almo
 from __future__ import annotations
 
 import sys
-from difflib import get_close_matches
 from importlib import import_module
 from io import StringIO
 from typing import TextIO
@@ -25,7 +24,7 @@ from tokalign.cli.output import (
     unwritten,
     visible,
 )
-from tokalign.errors import MissingAssetError, TokalignError, UsageError, is_out_of_memory, shown
+from tokalign.errors import MissingAssetError, TokalignError, UsageError, is_out_of_memory
 from tokalign.installation import install_line
 
 GROUPS = {
@@ -57,10 +56,7 @@ def _command(name: str) -> click.Command:
 
 
 class _LazyGroup(click.Group):
-    """A group that knows its commands by name and imports only the one that runs."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(_COMMANDS)
+    """A group that imports only the command that runs, in the place of the one without options."""
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in _COMMANDS:
@@ -69,15 +65,6 @@ class _LazyGroup(click.Group):
         if config := read_config():
             ctx.default_map = {name: defaults(config, command, lambda: map(_command, _COMMANDS))}
         return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0][:1] != "-" and args[0] not in _COMMANDS:
-            close = get_close_matches(args[0], _COMMANDS, n=1)
-            hint = f"did you mean {close[0]}?" if close else "tokalign --help lists them"
-            raise UsageError(f"there is no command {shown(args[0])}; {hint}")
-        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, commands in GROUPS.items():
@@ -103,6 +90,7 @@ def _show_version(context: click.Context, _option: click.Parameter, value: bool)
 
 @click.group(
     cls=_LazyGroup,
+    commands={name: click.Command(name) for name in _COMMANDS},
     context_settings={
         "help_option_names": ["-h", "--help"],
         "show_default": True,
