@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from shlex import quote
@@ -81,14 +80,14 @@ def command(
     from tokalign.tables.finding import find_packs, find_tables
     from tokalign.tables.opening import open_dictionary
 
-    resolve = partial(resolve_tokenizer, trust_remote_code=trust_remote_code)
-    drafting: Resolved[DraftId] | None = None if draft is None else resolve(draft)
-    decoding: Resolved[TargetId] = resolve(target)
-    ours = None if drafting is None else drafting.tokenizer
+    def read(name: str) -> Resolved[Any]:
+        resolved: Resolved[Any] = resolve_tokenizer(name, trust_remote_code=trust_remote_code)
+        note(resolved.description)
+        return resolved
+
+    ours = None if draft is None else read(draft).tokenizer
+    decoding = read(target)
     theirs = decoding.tokenizer
-    for resolved in (drafting, decoding):
-        if resolved is not None:
-            note(resolved.description)
     chosen = language or language_of_model(theirs.fingerprint, decoding.folder)
     if file is None and language is None:
         note(f"text -> the sample in {chosen}; --language or a FILE chooses another one")
@@ -104,8 +103,8 @@ def command(
             f"tokalign build --from-pack {quote(str(pack))} --target {quote(target)}"
         )
     saving = measure_dictionaries(theirs, lines, tables, dictionary_of_lines)
-    pair = theirs.fingerprint, "" if ours is None else ours.fingerprint
-    curve, unknown = find_curve_of_tokenizers(*pair), _NOT_MEASURED
+    known_of = theirs.fingerprint, "" if ours is None else ours.fingerprint
+    curve, unknown = find_curve_of_tokenizers(*known_of), _NOT_MEASURED
     if measure:
         try:
             curve = measure_shape(target)

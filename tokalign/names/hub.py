@@ -132,19 +132,19 @@ def _cached(repository: str, revision: str) -> Path | None:
 
 def download(repositories: Sequence[str], revision: str, wanted: Wanted) -> tuple[str, Path]:
     """Download or complete the snapshot of the first repository from which that is possible.
-    Raises: MissingAssetError about the repository that is here in part, or else about the first."""
-    failures: list[tuple[bool, str]] = []
+    Raises: MissingAssetError about the first one."""
+    failures = []
     for repository in repositories:
         why = _download(repository, revision, wanted.patterns)
         why = why or "the Hub did not provide it; try again"
         folder = _cached(repository, revision)
         if folder is None:
-            failures.append((True, f"{repository} is not in the Hub cache, and {why}"))
+            failures.append(f"{repository} is not in the Hub cache, and {why}")
         elif missing := ", ".join(wanted.missing(folder)):
-            failures.append((False, f"{repository} in the Hub cache lacks {missing}, and {why}"))
+            failures.append(f"{repository} in the Hub cache lacks {missing}, and {why}")
         else:
             return repository, folder
-    raise MissingAssetError(min(failures, key=lambda failure: failure[0])[1])
+    raise MissingAssetError(failures[0])
 
 
 def download_to(
