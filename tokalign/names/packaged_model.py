@@ -10,18 +10,15 @@ halves of every rotated pair of rows side by side; mlx-lm wants all first halves
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
-from tempfile import gettempdir, mkdtemp
+from tempfile import mkdtemp
 from typing import Any
 
-from tokalign.errors import UsageError
 from tokalign.installation import needing
-from tokalign.storage import cache_folder, make_folder, require_writable, unwritable
+from tokalign.storage import cache_folder, writing_to
 
 _GROUP, _BITS, _PARTS = 32, 4, ("scales", "biases")
 _OUTER = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
@@ -52,37 +49,20 @@ def packaged_model(file: Path) -> Path:
     with needing(f"{file.name} is read by mlx, which is not installed; install it", extra="mlx"):
         import mlx.core as mx
     quantized = mx.default_device().type != mx.cpu
-    folder = _place(f"{file.stem.lower()}-{'mlx' if quantized else 'float32'}")
+    name = f"{file.stem.lower()}-{'mlx' if quantized else 'float32'}"
+    folder = cache_folder() / "models" / name
     if folder.exists():
         return folder
-    remedy = "set TOKALIGN_CACHE to a folder that you may write to"
-    make_folder(folder.parent, remedy=remedy)
-    half = Path(mkdtemp(prefix=f"unfinished-{folder.name}-", dir=folder.parent))
-    try:
-        _convert(mx, file, half, quantized=quantized)
-        half.rename(folder)
-    except OSError as error:
-        if not folder.exists():  # else another process was faster
-            raise unwritable(folder, error, remedy) from error
-    finally:
-        shutil.rmtree(half, ignore_errors=True)
+    with writing_to(folder, "set TOKALIGN_CACHE to a folder that you may write to"):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        half = Path(mkdtemp(prefix=f"unfinished-{folder.name}-", dir=folder.parent))
+        try:
+            _convert(mx, file, half, quantized=quantized)
+            if not folder.exists():  # else another process was faster
+                half.rename(folder)
+        finally:
+            shutil.rmtree(half, ignore_errors=True)
     return folder
-
-
-def _place(name: str) -> Path:
-    """In the cache; for a home that cannot be written to, among one's temporary files."""
-    usual = cache_folder() / "models" / name
-    if usual.exists():
-        return usual
-    with suppress(UsageError):
-        make_folder(usual.parent)
-        require_writable(usual)
-        return usual
-    own = Path(gettempdir(), f"tokalign-{os.getuid()}")
-    with suppress(OSError):
-        own.mkdir(mode=0o700, exist_ok=True)
-    is_ours = own.is_dir() and own.lstat().st_uid == os.getuid()
-    return own / "models" / name if is_ours else usual
 
 
 def _convert(mx: Any, file: Path, folder: Path, *, quantized: bool) -> None:
