@@ -23,7 +23,6 @@ numbers, truth values do not.
 from __future__ import annotations
 
 import copyreg
-import sys
 from collections.abc import Callable, Collection
 from math import inf, isfinite
 from numbers import Integral, Real
@@ -228,15 +227,6 @@ def shown_path(path: object) -> str:
 def is_text(value: object) -> bool:
     """Whether it is a text that UTF-8 can hold; a lone surrogate is half a character."""
     return isinstance(value, str) and not any("\ud800" <= c <= "\udfff" for c in value)
-
-
-def not_utf8(what: str, remedy: str) -> str:
-    """Why `what`, a name or a text that Python has decoded, is none. In the C locale without
-    Python's UTF-8 mode, what is wrong is neither the name nor the text."""
-    encoding = sys.getfilesystemencoding()
-    if encoding == "utf-8":
-        return f"{what} is not UTF-8; {remedy}"
-    return f"{what} is not {encoding}, as PYTHONUTF8=0 and your locale ask for; set PYTHONUTF8=1"
 
 
 def _range(least: float, most: float) -> str:

@@ -197,20 +197,6 @@ def test_a_prompt_that_cannot_be_read_is_one_line(folder: Path) -> None:
         run(folder, typed).is_refused(2, f"{option} is not UTF-8")
 
 
-@pytest.mark.skipif(sys.platform == "darwin", reason="names are UTF-8 in every locale")
-def test_a_locale_that_reads_ascii_alone_is_named_instead_of_the_text(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in {"PYTHONUTF8": "0", "LC_ALL": "C"}.items():
-        monkeypatch.setenv(name, value)
-    decode = [*COMMANDS["decode"], "--quiet", "-p"]
-    run(folder, [*decode, "Wisła"]).is_refused(2, "--prompt is not ascii", "set PYTHONUTF8=1")
-    run(folder, [*decode, "-"]).is_refused(2, "stdin is not ascii", "set PYTHONUTF8=1")
-    build = [*COMMANDS["build"], "Wisła.txt"]
-    (folder / "Wisła.txt").write_text("Raz.\n", encoding="utf-8")
-    run(folder, build).is_refused(1, "its name is not ascii", "set PYTHONUTF8=1")
-
-
 def test_names_that_no_terminal_should_obey_are_written_out(tmp_path: Path) -> None:
     name = os.fsdecode(b"\xff\x1b[2J\n.tok")
     ended = run(tmp_path, ["tables", "verify", name, "--json"])

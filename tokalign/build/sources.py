@@ -23,7 +23,7 @@ from urllib.parse import unquote
 
 import zstandard
 
-from tokalign.errors import CorpusError, is_text, not_utf8
+from tokalign.errors import CorpusError, is_text
 from tokalign.storage import as_path, open_regular
 
 LARGEST_WINDOW = 1 << 27
@@ -93,7 +93,7 @@ class CorpusFile:
     def require(self) -> int:
         """The size in bytes. Raises: CorpusError for what can be no part of a corpus."""
         if not is_text(self.name):
-            raise CorpusError(not_utf8("its name", "rename it"), path=self.location)
+            raise CorpusError("its name is not UTF-8; rename it", path=self.location)
         size = None if self.is_remote else self._local_size()  # first whether it is there
         if not self.name.endswith(KINDS):
             raise CorpusError(

@@ -21,7 +21,7 @@ from click.shell_completion import CompletionItem
 from tokalign.cli.config import naming_defaults
 from tokalign.cli.conflicts import flag_of, refuse_idle, was_typed
 from tokalign.cli.output import flags, text_or_file
-from tokalign.errors import UsageError, is_text, not_utf8, require, shown
+from tokalign.errors import UsageError, is_text, require, shown
 from tokalign.names.aliases import aliases, check_name
 from tokalign.storage import as_path, is_replaceable, parse_json, require_writable
 
@@ -97,8 +97,7 @@ def _read_size(flag: str, text: str) -> int:
 
 
 def _read_text(flag: str, text: str) -> str:
-    if not is_text(text):
-        raise UsageError(not_utf8(flag, "give it text in UTF-8"))
+    require(is_text(text), f"{flag} is not UTF-8; give it text in UTF-8")
     return text
 
 

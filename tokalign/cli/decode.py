@@ -21,7 +21,7 @@ from tokalign.cli.output import (
     text_or_file,
     to_stderr,
 )
-from tokalign.errors import UsageError, not_utf8
+from tokalign.errors import UsageError
 from tokalign.runtime.options import take
 from tokalign.storage import write_file
 
@@ -152,4 +152,4 @@ def _read_stdin() -> str:
         text.encode()
         return text
     except UnicodeError as error:
-        raise UsageError(not_utf8("the prompt on stdin", "give it in UTF-8")) from error
+        raise UsageError("the prompt on stdin is not UTF-8; give it in UTF-8") from error

@@ -15,7 +15,7 @@ import msgspec
 from tokalign.cli.command import MAX_TOKENS
 from tokalign.cli.options import SAMPLING, TEMP
 from tokalign.cli.output import table
-from tokalign.errors import UsageError, is_text, not_utf8
+from tokalign.errors import UsageError, is_text
 
 if TYPE_CHECKING:
     from tokalign.runtime.mlx.sampling import Sampling
@@ -69,7 +69,7 @@ def read_entry(text: str) -> ChatCommand | str:
     """ "/save a.json" is `ChatCommand("save", "a.json")`, and "//save" the message "/save". Raises:
     UsageError for an unknown or wrong command, and for what is not UTF-8."""
     if not is_text(text):
-        raise UsageError(not_utf8("what was typed", "give it in UTF-8"))
+        raise UsageError("what was typed is not UTF-8; give it in UTF-8")
     if text.startswith("//"):
         return text[1:]
     if text.strip() in _LEAVING:
