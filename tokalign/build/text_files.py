@@ -48,10 +48,9 @@ _NO_TEXT = {
     rb".{257}ustar(\0|  \0)": "a tar archive; unpack it and give its folder",
 }
 """What the first line of a file is like that is no text, as a pattern."""
-_SHOWN_FIELDS = 10
 _ROWS = 256
 _READING = {"pre_buffer": False, "page_checksum_verification": True}  # where a file has checksums
-_SHOWN_COLUMNS, _SHOWN_CHARACTERS = 20, 40
+_SHOWN_NAMES, _SHOWN_CHARACTERS = 10, 40
 
 
 def refuse(error: CorpusError) -> None:
@@ -122,34 +121,36 @@ class TextFile:
         parse = self._parse_object if self._source.kind == ".jsonl" else bytes.decode
         foreign = 0  # bytes
         for number, line in enumerate(self._raw_lines(), 1):
-            if number == 1 and _is_utf_16(line):
-                # Most of its lines would pass for UTF-8, as texts full of zeros.
-                raise CorpusError(
-                    "it is UTF-16; convert it with: iconv -f UTF-16 -t UTF-8",
-                    path=self._source.shown,
-                )
-            for beginning, kind in _NO_TEXT.items() if number == 1 else ():
-                if re.match(beginning, line):
-                    raise CorpusError(f"it is {kind}", path=self._source.shown)
-            zeros = line.count(0)
-            foreign += zeros
-            try:
-                text = parse(line.removeprefix(_BOM) if number == 1 else line)
-            except (ValueError, RecursionError) as error:
-                too_long = line is _TOO_LONG
-                self._skip(_WHY_TOO_LONG if too_long else _reason(error, _LINE), number)
-                if isinstance(error, UnicodeDecodeError) and not too_long:
-                    foreign += len(line) - zeros
+            if line is None:
+                self._skip(_WHY_TOO_LONG, number)
                 continue
+            if number == 1:
+                self._require_text(line)
+                line = line.removeprefix(_BOM)
+            try:
+                text = parse(line)
+            except (ValueError, RecursionError) as error:
+                self._skip(_reason(error, _LINE), number)
+                foreign += len(line) if isinstance(error, UnicodeDecodeError) else line.count(0)
+                continue
+            foreign += line.count(0)
             yield text
         if 2 * foreign > self._text_bytes:
             # The lines of a binary file that happen to be UTF-8 would make a table of nothing.
             what = "its beginning" if self._only_begin else "it"
-            raise CorpusError(
+            raise self._wrong(
                 f"most of {what} is no text in UTF-8; convert text in another encoding with: iconv "
-                "-f ENCODING -t UTF-8, and leave out other files",
-                path=self._source.shown,
+                "-f ENCODING -t UTF-8, and leave out other files"
             )
+
+    def _require_text(self, line: bytes) -> None:
+        """Raises: CorpusError for the first line of a file that is known to be something else."""
+        if _is_utf_16(line):
+            # Most of its lines would pass for UTF-8, as texts full of zeros.
+            raise self._wrong("it is UTF-16; convert it with: iconv -f UTF-16 -t UTF-8")
+        for beginning, kind in _NO_TEXT.items():
+            if re.match(beginning, line):
+                raise self._wrong(f"it is {kind}")
 
     def _texts_of_rows(self) -> Iterator[str]:
         with self._whole() as path:
@@ -189,7 +190,10 @@ class TextFile:
 
     def _skip(self, why: str, number: int) -> None:
         self._skipped += 1
-        self._report(CorpusError(why, path=self._source.shown, line=number))
+        self._report(self._wrong(why, number))
+
+    def _wrong(self, why: str, line: int | None = None) -> CorpusError:
+        return CorpusError(why, path=self._source.shown, line=line)
 
     def _parse_object(self, line: bytes) -> str:
         if not line.strip():
@@ -197,10 +201,9 @@ class TextFile:
         record = _JSON.decode(line.decode())
         if not self._seen_object and isinstance(record, dict) and self._field not in record:
             # This is a mistake in the command, not a broken line.
-            raise CorpusError(
+            raise self._wrong(
                 f'no field "{self._field}"; the fields of the first object are: '
-                f"{shown_names(record, most=_SHOWN_FIELDS)}; choose one with --field",
-                path=self._source.shown,
+                f"{_shown_names(record)}; choose one with --field"
             )
         self._seen_object = True
         text = record.get(self._field) if isinstance(record, dict) else None
@@ -209,8 +212,8 @@ class TextFile:
         text.encode()  # JSON can spell half a surrogate pair, which is no text
         return text
 
-    def _raw_lines(self) -> Iterator[bytes]:
-        """The lines as they are, with `_TOO_LONG` for each that is longer than `LONGEST_LINE`."""
+    def _raw_lines(self) -> Iterator[bytes | None]:
+        """The lines as they are, None for each that is longer than `LONGEST_LINE`."""
         begun = bytearray()  # of a line that is too long, one byte more than that
         for piece in self._decompressed():
             self._text_bytes += len(piece)
@@ -240,10 +243,9 @@ class TextFile:
         try:
             yield from unpack(self._chunks(), packing)
         except BROKEN as error:
-            raise CorpusError(why_not_unpacked(error), path=self._source.shown) from error
+            raise self._wrong(why_not_unpacked(error)) from error
 
 
-_TOO_LONG = b"\xff too long"  # stands for such a line: it is not UTF-8, so no parser takes it
 _LINE = "line; a file in another encoding is converted with: iconv -f ENCODING -t UTF-8"
 _WHY_TOO_LONG = (
     f"longer than {LONGEST_LINE >> 20} MiB; break it into lines, or into several objects"
@@ -260,8 +262,8 @@ def _cut(line: str) -> Iterator[str]:
     yield line[start:]
 
 
-def _bounded(line: bytearray) -> bytes:
-    return _TOO_LONG if len(line) > LONGEST_LINE else bytes(line)
+def _bounded(line: bytearray) -> bytes | None:
+    return bytes(line) if len(line) <= LONGEST_LINE else None
 
 
 def _reason(error: ValueError | RecursionError, of: str) -> str:
@@ -276,11 +278,12 @@ def _reason(error: ValueError | RecursionError, of: str) -> str:
     return str(error)
 
 
-def shown_names(names: Iterable[str], *, most: int) -> str:
+def _shown_names(names: Iterable[str]) -> str:
     """Names that a file gives its fields, as an error lists them."""
     cut = [name[:_SHOWN_CHARACTERS] for name in names]
-    more = [f"and {len(cut) - most} more"] * (len(cut) > most)
-    return ", ".join([*cut[:most], *more]) or "none"
+    if len(cut) > _SHOWN_NAMES:
+        cut[_SHOWN_NAMES:] = [f"and {len(cut) - _SHOWN_NAMES} more"]
+    return ", ".join(cut) or "none"
 
 
 def read_column(path: Path, column: str, *, location: str) -> Iterator[Any]:
@@ -310,7 +313,7 @@ def _require_text(schema: Any, column: str, location: str) -> None:
     from pyarrow import types
 
     if column not in schema.names:
-        columns = shown_names(schema.names, most=_SHOWN_COLUMNS)
+        columns = _shown_names(schema.names)
         raise CorpusError(
             f'no column "{column}"; the columns are: {columns}; choose one with --field',
             path=location,

@@ -211,7 +211,7 @@ class CorpusReading:
                 f"corpus -> the bundled {Path(names[0]).name}, for a first try; "
                 "real tables need FILEs of your own"
             )
-        sources = find_sources(names, stdin=None if on_datatrove else _save_stdin, note=note)
+        sources = find_sources(names, stdin=None if on_datatrove else _save_stdin)
         return Corpus(
             sources,
             field=self.field,

@@ -92,7 +92,7 @@ def command(
     if file is None and language is None:
         note(f"text -> the sample in {chosen}; --language or a FILE chooses another one")
     # With more text the shares hardly change.
-    sources = find_sources([str(file or sample_text(chosen))], note=note)
+    sources = find_sources([str(file or sample_text(chosen))])
     with skipping_lines() as skip:
         lines = list(islice(Corpus(sources, field=field, report=skip).lines(), 20_000))
     tables = open_dictionary(theirs, note=note)
