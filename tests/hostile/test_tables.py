@@ -520,7 +520,7 @@ def test_names_are_shown_on_one_line(folder: Path) -> None:
     table = open_dictionary(TARGET, note=notes.append)
     assert isinstance(table, Dictionaries)
     assert len(table.by_source) == len(names)
-    assert len(notes) == 2 * len(names) + 1
+    assert len(notes) == 2 * len(names)
     assert all(text.isprintable() for text in (*table.by_source, *notes))
 
 

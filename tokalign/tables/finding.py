@@ -175,15 +175,11 @@ def read_drafter_config(folder: Path) -> dict[str, Any]:
     """The configuration of the recurrent drafter in a folder; its weights are not read. Raises:
     MissingAssetError, BundleError."""
     config = read_drafter_json(folder)
-    if config.get("format") != DRAFTER_FORMAT:
+    if (config.get("format"), config.get("version")) != (DRAFTER_FORMAT, DRAFTER_VERSION):
         raise BundleError(
             f"{folder} holds no recurrent drafter: its {DRAFTER_CONFIG} is not of the format "
-            f"{DRAFTER_FORMAT!r}; give a folder that {HOW_TO_TRAIN} --kind redrafter wrote"
-        )
-    if config.get("version") != DRAFTER_VERSION:
-        raise BundleError(
-            f"the drafter in {folder} has format version {config.get('version')!r}, and this "
-            f"program reads {DRAFTER_VERSION}; train it again with: {HOW_TO_TRAIN}"
+            f"{DRAFTER_FORMAT!r}, version {DRAFTER_VERSION}; give a folder that {HOW_TO_TRAIN} "
+            "--kind redrafter wrote"
         )
     kinds = {"drafter": dict, "target": dict, "weights": str, "sha256": str, "training": dict}
     for name, kind in kinds.items():

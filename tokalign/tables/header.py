@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
 from itertools import accumulate, pairwise
 from sys import float_info
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Any, Literal, NamedTuple, TypedDict
 
 import msgspec
 from msgspec import Meta, Struct
@@ -18,31 +17,19 @@ MOST_HEADER_BYTES = 1 << 21
 """A longer header is no table's: it would take seconds to check. A corpus file takes about 200."""
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """A kind of tables. roles: of its tokenizers. entries: the statistic that counts entries.
-    table: the class that reads it."""
+class Kind(NamedTuple):
+    """A kind of tables. roles: of its tokenizers. entries: the statistic that counts entries."""
 
     roles: tuple[str, ...]
     entries: str
-    module: str
-    table: str
-
-    def read(self, bundle: Any) -> object:
-        """Raises: BundleError."""
-        return getattr(import_module(self.module), self.table).from_bundle(bundle)
 
 
-_TABLES = "tokalign.tables"
 KINDS: Mapping[str, Kind] = {
-    "dictionary": Kind(("target",), "entries", f"{_TABLES}.backoff", "BackoffTable"),
-    "alignment": Kind(
-        ("draft", "target"), "intersection_pairs", f"{_TABLES}.alignment", "Alignment"
-    ),
-    "logits": Kind(("target",), "rows", f"{_TABLES}.logit_rows", "LogitRows"),
-    "pack": Kind((), "ngrams", f"{_TABLES}.pack", "Pack"),
+    "dictionary": Kind(("target",), "entries"),
+    "alignment": Kind(("draft", "target"), "intersection_pairs"),
+    "logits": Kind(("target",), "rows"),
+    "pack": Kind((), "ngrams"),
 }
-"""The only list of the kinds of tables."""
 
 _Name = Annotated[str, Meta(pattern=r"^[\x21-\x7e]{1,64}\Z")]
 _Fingerprint = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]

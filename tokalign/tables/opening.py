@@ -8,7 +8,7 @@ its file changes. `finding` says where tables are looked for, `bundle` is the fi
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar, cast
@@ -21,9 +21,10 @@ from tokalign.tables.backoff import BackoffTable
 from tokalign.tables.bundle import Bundle, read_bundle, read_header
 from tokalign.tables.dictionary import HOW_TO_BUILD, SOURCE, Dictionaries, Dictionary
 from tokalign.tables.finding import Detail, Note, find_tables, no_note
-from tokalign.tables.header import KINDS, Header
+from tokalign.tables.header import Header
 from tokalign.tables.logit_rows import KIND as LOGITS
 from tokalign.tables.logit_rows import LogitRows, joined
+from tokalign.tables.pack import Pack
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import DraftId, TargetId, Vocabulary
 
@@ -60,14 +61,6 @@ def open_dictionary(
         others = [table for table in found if os.path.abspath(table[0]) not in named]
         opened += _usable("dictionary", others, languages, read, note)
     tables = _by_source(opened)
-    if len(tables) > 1 and not languages and not files:
-        note(
-            Detail(
-                f"several dictionaries fit this tokenizer ({', '.join(sorted(tables))}); the one "
-                "that predicts the text best is asked; language or dictionary chooses among "
-                "them"
-            )
-        )
     return Dictionaries(tables, target.vocabulary.tokens) if tables else None
 
 
@@ -157,6 +150,15 @@ def _reader(
     return read
 
 
+_READERS: Mapping[str, Callable[[Bundle], object]] = {
+    "dictionary": BackoffTable.from_bundle,
+    "alignment": Alignment.from_bundle,
+    LOGITS: LogitRows.from_bundle,
+    "pack": Pack.from_bundle,
+}
+"""What reads each of `KINDS`."""
+
+
 def verify_table(path: Path) -> None:
     """Check every byte of a table file, and that it can be read. Raises: BundleError,
     MissingAssetError."""
@@ -165,12 +167,12 @@ def verify_table(path: Path) -> None:
 
 def verify_bundle(bundle: Bundle) -> None:
     """Check that the tables in a bundle can be read. Raises: BundleError."""
-    if bundle.kind not in KINDS:
+    if bundle.kind not in _READERS:
         raise BundleError(
             f"{bundle.name}: unknown kind {bundle.kind!r}; update tokalign or rebuild the table "
             "with: tokalign build"
         )
-    KINDS[bundle.kind].read(bundle)
+    _READERS[bundle.kind](bundle)
 
 
 class _Opened(NamedTuple, Generic[T]):

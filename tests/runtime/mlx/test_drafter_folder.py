@@ -181,7 +181,7 @@ def resize(**sizes: int) -> Callable[[Path], None]:
             "there is no drafter",
         ),
         (change(format="a model"), BundleError, "no drafter of a known format"),
-        (change(version=2), BundleError, "format version 2"),
+        (change(version=2), BundleError, "holds no recurrent drafter"),
         (change(drafter=3), BundleError, "'drafter'"),
         (change(drafter={"depth": 3}), BundleError, "damaged"),
         (resize(blocks=10**6), BundleError, r"<= 1000 - at `\$.blocks"),
