@@ -250,7 +250,7 @@ def test_the_check_refuses_a_reader_that_takes_markup_for_text(
     (tmp_path / "tokenizer.json").write_text(json.dumps(document))
     file = open_tokenizer_file(tmp_path / "tokenizer.json")
     check(Tokenizer[Any](read_spec(file)), file)
-    monkeypatch.setattr(tokenizer_json, "_is_text", lambda token, _: not token["special"])
+    monkeypatch.setattr(tokenizer_json._Added, "is_text", lambda token, _: not token.special)
     with pytest.raises(VocabularyError, match="of a user's words"):
         check(Tokenizer[Any](read_spec(file)), file)
 

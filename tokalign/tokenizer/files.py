@@ -16,6 +16,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from msgspec import convert
+
 from tokalign.errors import (
     MissingAssetError,
     TokalignError,
@@ -25,7 +27,7 @@ from tokalign.errors import (
 )
 from tokalign.storage import open_regular, parse_json
 from tokalign.tokenizer.backend import load_library
-from tokalign.tokenizer.limits import MAX_FILE_BYTES, check_lengths, checked_id, shortened
+from tokalign.tokenizer.limits import MAX_FILE_BYTES, TokenId, check_lengths, shortened
 from tokalign.tokenizer.ranks import holds_ranks, is_tekken, read_ranks, read_tekken
 from tokalign.tokenizer.reference import Reference
 from tokalign.tokenizer.roles import find_roles, is_control
@@ -162,7 +164,7 @@ def read_ids_only(file: TokenizerFile) -> TokenizerSpec:
             )
         }
         return TokenizerSpec(
-            tokens=(b"",) * (1 + checked_id(largest, "the last token")),
+            tokens=(b"",) * (1 + convert(largest, TokenId)),
             specials=specials,
             markup=Markup.LIBRARY,
             roles=find_roles(specials, file.config),

@@ -16,8 +16,10 @@ import binascii
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec import convert
+
 from tokalign.errors import VocabularyError
-from tokalign.tokenizer.limits import AGAIN, checked_id, checked_ids, checked_pattern, shortened
+from tokalign.tokenizer.limits import AGAIN, Pattern, TokenId, check_ids, shortened
 from tokalign.tokenizer.roles import find_roles
 from tokalign.tokenizer.spec import Supplement, TokenizerSpec, byte_level, every_triple
 
@@ -49,7 +51,7 @@ def read_ranks(data: bytes, supplement: Supplement | None) -> TokenizerSpec:
     ranks = {base64.b64decode(token, validate=True): int(rank) for token, rank in lines}
     if len(ranks) < len(lines) or b"" in ranks:
         raise VocabularyError(f"has an empty or repeated token; {AGAIN}")
-    checked_ids(ranks)
+    check_ids(ranks)
     return _specification(
         ranks,
         supplement.specials,
@@ -72,18 +74,16 @@ def is_tekken(document: Any) -> bool:
 def read_tekken(document: Mapping[str, Any]) -> TokenizerSpec:
     """Read a tekken document. Raises: VocabularyError for ids and ranks that make no sense."""
     config = document["config"]
-    first = checked_id(config["default_num_special_tokens"], "the first token")
-    last = checked_id(config["default_vocab_size"] - 1, "the last token")
+    first = convert(config["default_num_special_tokens"], TokenId)
+    size = convert(config["default_vocab_size"], TokenId)
     specials = {i: f"<SPECIAL_{i}>" for i in range(first)} | dict(enumerate(_FIRST[:first]))
     for listed in document.get("special_tokens") or ():
-        spelling = str(listed["token_str"])
-        rank = checked_id(listed["rank"], f"the special token {shortened(spelling, 30)}")
-        if rank >= first:
+        if (rank := convert(listed["rank"], TokenId)) >= first:
             raise VocabularyError(
                 f"has a special token of rank {rank}, where a rank below {first} was expected; "
                 f"{AGAIN}"
             )
-        specials[rank] = spelling
+        specials[rank] = str(listed["token_str"])
     ids: dict[bytes, int] = {}
     for place, entry in enumerate(document["vocab"]):
         if (rank := entry["rank"]) != place:  # as Mistral's own reader demands
@@ -94,7 +94,7 @@ def read_tekken(document: Mapping[str, Any]) -> TokenizerSpec:
         token = base64.b64decode(entry["token_bytes"], validate=True)
         if not token:
             raise VocabularyError(f"has an empty token (rank {rank}); {AGAIN}")
-        if first + place <= last:
+        if first + place < size:
             ids[token] = first + place
     roles = find_roles(specials, {})
     return _specification(
@@ -118,6 +118,6 @@ def _specification(
         triples=every_triple(sorted(ids.values()), tokens, ids),
         specials=dict(specials),
         by_characters=False,
-        pre_tokenizer=byte_level(checked_pattern(pattern)),
+        pre_tokenizer=byte_level(convert(pattern, Pattern)),
         **fields,
     )

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tokalign.errors import VocabularyError
-from tokalign.tokenizer.limits import AGAIN, MAX_IDS, flag, shortened
+from tokalign.tokenizer.limits import AGAIN, MAX_IDS, shortened
 from tokalign.tokenizer.roles import find_roles, is_control
 from tokalign.tokenizer.spec import Supplement, TokenizerSpec, every_triple
 from tokalign.tokenizer.spelling import read_pieces
@@ -48,7 +48,7 @@ def read_sentencepiece(
         _check_scores([pieces[i].score for i in order if len(spellings[i]) > 1])
     eos = supplement.eos or config.get("eos_token")
     roles = find_roles(specials, {**config, "eos_token": eos})
-    opens = roles.bos is not None and flag(config, "add_bos_token", default=False)
+    opening = () if roles.bos is None or not config.get("add_bos_token") else (roles.bos,)
     return TokenizerSpec(
         tokens=tokens,
         triples=every_triple(order, tokens, literal),
@@ -59,7 +59,7 @@ def read_sentencepiece(
         dummy_prefix=bool(model.normalizer_spec.add_dummy_prefix),
         unknown=None if fallback else next((i for i, k in enumerate(kinds) if k == _UNKNOWN), None),
         fuses_unknown=True,
-        opening=(roles.bos,) if opens and roles.bos is not None else (),
+        opening=opening,
     )
 
 

@@ -12,25 +12,106 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from operator import add
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from msgspec import Meta, Struct, convert
 from numpy.typing import NDArray
 
 from tokalign.errors import VocabularyError
 from tokalign.tokenizer.library import library_of
-from tokalign.tokenizer.limits import AGAIN, check_lengths, checked_id, checked_ids, flag, shortened
+from tokalign.tokenizer.limits import (
+    AGAIN,
+    TRY_ANOTHER,
+    TokenId,
+    check_ids,
+    check_lengths,
+    shortened,
+)
 from tokalign.tokenizer.roles import find_roles, is_control
 from tokalign.tokenizer.spec import NO_MERGES, Level, Markup, Step, TokenizerSpec
 from tokalign.tokenizer.spelling import SPACE_MARK, read_byte_level, read_pieces
 
 
+class _Added(Struct, frozen=True):
+    """An added token."""
+
+    id: TokenId
+    content: Annotated[str, Meta(min_length=1)]
+    special: bool = False
+    normalized: bool = False
+    lstrip: bool = False
+    rstrip: bool = False
+    single_word: bool = False
+
+    @property
+    def looks_around(self) -> bool:
+        """Whether the text before and after it decides where it is found."""
+        return self.lstrip or self.rstrip or self.single_word
+
+    def is_text(self, vocab: Mapping[str, int]) -> bool:
+        """Whether it is found in ordinary text by its spelling alone."""
+        known = self.content in vocab
+        is_markup = is_control(self.content, special=self.special, in_vocabulary=known)
+        return not is_markup and not self.looks_around
+
+    def is_stable(self, normalizers: Sequence[Step]) -> bool:
+        """Whether a normalized text has it just where the library finds it."""
+        if not normalizers:
+            return True
+        if self.normalized:  # it is found after the normalizers
+            library = library_of(normalizer={"type": "Sequence", "normalizers": list(normalizers)})
+            assert library.normalizer is not None, "one was given"
+            return bool(library.normalizer.normalize_str(self.content) == self.content)
+        canonical = all(step["type"] in ("NFC", "NFD") for step in normalizers)
+        return canonical and _ALONE.fullmatch(self.content) is not None
+
+
+_ALONE = re.compile(r"[\x00-\x7f]*[\x00-;?@\[-`{-\x7f]")
+"""Texts that are in both canonical forms, whatever comes before and after them: they end with none
+of the characters that combine with a mark."""
+
+
+class _Model(Struct):
+    """The model. vocab: a Unigram model lists its tokens in order, with their scores."""
+
+    vocab: dict[str, TokenId] | list[tuple[str, float]]
+    type: str = "BPE"
+    merges: list[str | tuple[str, str]] | None = None
+    dropout: float | None = None
+    continuing_subword_prefix: str | None = None
+    end_of_word_suffix: str | None = None
+    unk_token: str | None = None
+    fuse_unk: bool | None = None
+    byte_fallback: bool | None = None
+    ignore_merges: bool | None = None
+
+    def require_bytes(self) -> None:
+        """Raises: VocabularyError for a model whose tokens are not the bytes of a text."""
+        for key in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"):
+            if value := getattr(self, key):
+                raise VocabularyError(
+                    f"has {key} {shortened(value)}, so that the bytes of a text do not decide "
+                    f"alone about its tokens; {TRY_ANOTHER}"
+                )
+
+    def ids(self) -> dict[str, int]:
+        """The spellings of the tokens with their ids. Raises: VocabularyError."""
+        vocab = self.vocab
+        if isinstance(vocab, list):
+            vocab = {spelling: index for index, (spelling, _) in enumerate(vocab)}
+        if not vocab:
+            raise VocabularyError(f"has no vocabulary of tokens and ids; {AGAIN}")
+        check_ids(vocab)
+        return vocab
+
+
 def read_tokenizer_json(document: Any, config: Mapping[str, Any]) -> TokenizerSpec:
     """Raises: VocabularyError for what is not known here; KeyError, TypeError or ValueError for a
     broken file."""
-    model = _read_model(document)
-    is_bpe = model.get("type", "BPE") == "BPE"
-    vocab = _vocab(model)
+    model = convert(document["model"], _Model)
+    model.require_bytes()
+    is_bpe, vocab = model.type == "BPE", model.ids()
     added = _read_added(document, vocab)
     spellings = [""] * (1 + max(max(vocab.values()), max(added, default=0)))
     for spelling, index in vocab.items():
@@ -41,38 +122,39 @@ def read_tokenizer_json(document: Any, config: Mapping[str, Any]) -> TokenizerSp
     if not by_characters:
         tokens, fallback = read_byte_level(spellings), frozenset[int]()
     else:
-        byte_fallback = flag(model, "byte_fallback", default=False)
-        tokens, fallback = read_pieces(spellings, fallback=byte_fallback)
+        tokens, fallback = read_pieces(spellings, fallback=bool(model.byte_fallback))
     # No text can give what the byte alphabet does not spell: it is a hole in the numbering.
     spelled = [token or b"" for token in tokens]
     pipeline = _read_pipeline(document, spelled, by_characters=by_characters)
     if fallback and SPACE_MARK not in vocab:
         raise VocabularyError(f"has no token {SPACE_MARK}, so that bytes spell it; {AGAIN}")
-    normalizers = _normalizers(document)
+    # What happens to a text before the pre-tokenizer, but for marks in place of spaces.
+    steps = _read_steps(document.get("normalizer"), "normalizers")
+    normalizers = [step for step in steps if step != _TAKES_SPACES]
     written = {
-        i: str(token["content"])
+        i: token.content
         for i, token in added.items()
-        if _is_text(token, vocab) and _is_stable(token, normalizers)
+        if token.is_text(vocab) and token.is_stable(normalizers)
     }
     marks = {i: text for i, text in written.items() if by_characters and SPACE_MARK in text}
     if pipeline["dummy_prefix"]:  # which the library puts after an added token, too, or not before
         written = marks
-    specials = {i: token["content"] for i, token in added.items() if i not in written}
+    specials = {i: token.content for i, token in added.items() if i not in written}
     if not by_characters:
         _check_alphabet(written.values(), specials.values(), vocab)
     for index, text in written.items():
         spelled[index] = (text.replace(SPACE_MARK, " ") if index in marks else text).encode()
-    unknown = model.get("unk_token") if is_bpe else None
-    later = {i for i in written if added[i].get("normalized", False)}
+    unknown = model.unk_token if is_bpe else None
+    later = {i for i in written if added[i].normalized}
     # The first of two that overlap is found by either order.
     if _begins_in([written[i] for i in written.keys() - later], [written[i] for i in later]):
         raise VocabularyError(f"looks for some added tokens before others that overlap; {AGAIN}")
-    by_library = _overlap(specials.values(), written.values()) or not all(
-        _is_found_anywhere(added[i], normalizers) for i in specials
+    by_library = _overlap(specials.values(), written.values()) or any(
+        added[i].looks_around or (added[i].normalized and normalizers) for i in specials
     )
     return TokenizerSpec(
         tokens=tuple(spelled),
-        triples=_listed_triples(model.get("merges"), vocab) if is_bpe else NO_MERGES,
+        triples=_listed_triples(model.merges, vocab) if is_bpe else NO_MERGES,
         fallback=fallback,
         specials=specials,
         markup=Markup.LIBRARY if by_library else Markup.OURS,
@@ -81,57 +163,23 @@ def read_tokenizer_json(document: Any, config: Mapping[str, Any]) -> TokenizerSp
         text_tokens=frozenset(written.keys() - marks),
         marks=marks,
         unknown=None if unknown is None else vocab.get(unknown),
-        fuses_unknown=flag(model, "fuse_unk", default=False),
-        ignore_merges=flag(model, "ignore_merges", default=False),
+        fuses_unknown=bool(model.fuse_unk),
+        ignore_merges=bool(model.ignore_merges),
         level=Level.ALIGNED if is_bpe else Level.BY_TEXT,
-        why="" if is_bpe else f"the model is {model['type']}, not BPE",
+        why="" if is_bpe else f"the model is {model.type}, not BPE",
         **pipeline,
     )
 
 
-def _read_model(document: Any) -> Mapping[str, Any]:
-    model = document.get("model") if isinstance(document, dict) else None
-    if not isinstance(model, dict):
-        raise VocabularyError(f"has no tokenizer model where one was expected; {AGAIN}")
-    if model.get("dropout"):
-        raise VocabularyError(
-            f"drops merges at random (dropout {shortened(model['dropout'])}), so that a text has "
-            "no one encoding; set dropout to null in the file"
-        )
-    for key in ("continuing_subword_prefix", "end_of_word_suffix"):
-        if model.get(key):
-            raise VocabularyError(
-                f"marks the pieces of words ({key} {shortened(model[key])}), so that its tokens "
-                f"are not the bytes of a text; {AGAIN}"
-            )
-    return model
-
-
-def _vocab(model: Mapping[str, Any]) -> dict[str, int]:
-    """The spellings of the model's tokens with their ids; a Unigram model lists them in order."""
-    vocab = model.get("vocab")
-    if isinstance(vocab, list) and model.get("type") == "Unigram":
-        vocab = {spelling: index for index, (spelling, _) in enumerate(vocab)}
-    if not isinstance(vocab, dict) or not vocab:
-        raise VocabularyError(f"has no vocabulary of tokens and ids; {AGAIN}")
-    checked_ids(vocab)
-    return vocab
-
-
-def _read_added(document: Mapping[str, Any], vocab: Mapping[str, int]) -> dict[int, dict[str, Any]]:
+def _read_added(document: Mapping[str, Any], vocab: Mapping[str, int]) -> dict[int, _Added]:
     """The added tokens by id. Raises: VocabularyError where the file contradicts itself."""
-    added: dict[int, dict[str, Any]] = {}
-    for entry in document.get("added_tokens") or ():
-        spelling = entry["content"]
-        if not isinstance(spelling, str) or not spelling:
-            raise VocabularyError(f"has an added token without a spelling; {AGAIN}")
-        check_lengths([spelling.encode()])
-        index = checked_id(entry["id"], f"the added token {shortened(spelling, 30)}")
-        for option in ("special", "normalized", "lstrip", "rstrip", "single_word"):
-            flag(entry, option, default=False)
-        if added.setdefault(index, entry)["content"] != spelling:
-            raise VocabularyError(f"adds the id {index} twice; {AGAIN}")
-    ids = {entry["content"]: index for index, entry in added.items()}
+    listed = convert(document.get("added_tokens") or [], list[_Added])
+    check_lengths([token.content.encode() for token in listed])
+    added: dict[int, _Added] = {}
+    for token in listed:
+        if added.setdefault(token.id, token).content != token.content:
+            raise VocabularyError(f"adds the id {token.id} twice; {AGAIN}")
+    ids = {token.content: index for index, token in added.items()}
     of_vocab = {index: spelling for spelling, index in vocab.items() if index in added}
     for spelling, index in ids.items():
         if vocab.get(spelling, index) != index or of_vocab.get(index, spelling) != spelling:
@@ -140,13 +188,6 @@ def _read_added(document: Mapping[str, Any], vocab: Mapping[str, int]) -> dict[i
                 f"says otherwise; {AGAIN}"
             )
     return added
-
-
-def _is_text(token: Mapping[str, Any], vocab: Mapping[str, int]) -> bool:
-    """Whether an added token is found in ordinary text by its spelling alone."""
-    spelling, special = token["content"], bool(token.get("special", False))
-    control = is_control(spelling, special=special, in_vocabulary=spelling in vocab)
-    return not control and not any(token.get(option, False) for option in _AROUND)
 
 
 def _check_alphabet(
@@ -162,39 +203,6 @@ def _check_alphabet(
                 f"gives the added token {shortened(text)} the id of the bytes that its vocabulary "
                 f"spells so; {AGAIN}"
             )
-
-
-_AROUND = ("lstrip", "rstrip", "single_word")
-
-
-def _normalizers(document: Mapping[str, Any]) -> list[Step]:
-    """What happens to a text before the pre-tokenizer, but for marks in place of spaces."""
-    steps = _read_steps(document.get("normalizer"), "normalizers")
-    return [step for step in steps if step != _TAKES_SPACES]
-
-
-def _is_stable(token: Mapping[str, Any], normalizers: Sequence[Step]) -> bool:
-    """Whether a normalized text has an added token just where the library finds it."""
-    spelling = str(token["content"])
-    if not normalizers:
-        return True
-    if token.get("normalized", False):  # it is found after the normalizers
-        library = library_of(normalizer={"type": "Sequence", "normalizers": list(normalizers)})
-        assert library.normalizer is not None, "one was given"
-        return bool(library.normalizer.normalize_str(spelling) == spelling)
-    canonical = all(step["type"] in ("NFC", "NFD") for step in normalizers)
-    return canonical and _ALONE.fullmatch(spelling) is not None
-
-
-_ALONE = re.compile(r"[\x00-\x7f]*[\x00-;?@\[-`{-\x7f]")
-"""Texts that are in both canonical forms, whatever comes before and after them: they end with none
-of the characters that combine with a mark."""
-
-
-def _is_found_anywhere(token: Mapping[str, Any], normalizers: Sequence[Step]) -> bool:
-    if any(token.get(option, False) for option in _AROUND):
-        return False
-    return not token.get("normalized", False) or not normalizers
 
 
 def _overlap(some: Iterable[str], others: Iterable[str]) -> bool:
@@ -216,14 +224,14 @@ def _begins_in(some: Iterable[str], others: Iterable[str]) -> bool:
     return False
 
 
-def _listed_triples(merges: Any, vocab: Mapping[str, int]) -> NDArray[np.int64]:
-    if not isinstance(merges, list):
+def _listed_triples(
+    merges: Sequence[str | tuple[str, str]] | None, vocab: Mapping[str, int]
+) -> NDArray[np.int64]:
+    if merges is None:
         raise VocabularyError(f"has no list of merges; {AGAIN}")
     if not merges:
         return NO_MERGES
-    pairs = merges
-    if str in {*map(type, merges)}:
-        pairs = [merge.split(" ") if isinstance(merge, str) else merge for merge in merges]
+    pairs = [merge.split(" ") if isinstance(merge, str) else merge for merge in merges]
     lefts, rights = zip(*pairs, strict=True)
     id_of = vocab.__getitem__
     try:
