@@ -140,7 +140,6 @@ def test_calls_are_json_unless_they_were_cut_off(text: str) -> None:
 LIKE_CALLS = [
     'It writes <tool_call>{"call": "f"}</tool_call> around a call.',
     "The tag <tool_call> opens a call; then comes more text.",
-    "<tool_call>{'name': 'f', 'arguments': {}}</tool_call>",
     '<tool_call>{"name": "f", "arguments": {broken}}</tool_call>\n',
     '<tool_call>{"name": "f", "arguments": [1]}</tool_call>',
     '<tool_call>{"name": 5, "arguments": {}}</tool_call>',

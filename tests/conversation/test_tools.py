@@ -658,11 +658,12 @@ def test_what_is_written_of_tools_grows_with_them_and_is_bounded_before_all_is_w
     assert "g" not in written
 
 
-def test_models_may_write_line_breaks_in_json_and_forget_a_brace() -> None:
+def test_models_may_write_json_as_python_or_with_line_breaks_and_forget_a_brace() -> None:
     form = form_of("json_tools")
     for call in (
         '{"name": "f", "arguments": {"x": "a\nb"}}',
         '{"name":"f","arguments":{"x":"a\nb"}',
+        "{'name': 'f', 'arguments': {'x': 'a\\nb'}}",
     ):
         for end in (form.end, "\n" + form.end, ""):
             assert read(form, form.begin + call + end, []) == [("f", {"x": "a\nb"})]

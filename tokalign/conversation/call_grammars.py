@@ -8,9 +8,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from tokalign.conversation.incoming import json_inside
 from tokalign.conversation.tool_calls import TAGS, Tags, parameters_of, schema_of
 from tokalign.conversation.tools import ANY_TOOL, HARMONY, LLAMA, ToolFormat
+from tokalign.conversation.values import json_inside
 from tokalign.errors import UsageError
 from tokalign.runtime.grammar import Grammar, json_lark
 from tokalign.runtime.grammar.bounds import MOST_BYTES, at_most

@@ -1,12 +1,11 @@
 """Reading a text while it is written: parsers are generators that wait for more of it.
 
 A parser yields a text that it has made, or None where it needs more input. Parsers call each other
-with `yield from`. However the input is cut, the output is the same. Read next: `json_calls.py`.
+with `yield from`. However the input is cut, the output is the same. Read next: `values.py`.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Generator
 from functools import lru_cache
@@ -21,15 +20,6 @@ Reading: TypeAlias = Generator[str | None, None, T]
 
 Waiting: TypeAlias = Generator[None, None, T]
 """A parser that yields no texts."""
-
-Member: TypeAlias = Callable[["Incoming", str, int], Reading[None]]
-"""Reads a member of a container that begins with a bracket, at a depth."""
-
-DEEPEST = 64
-"""Levels of JSON; every one of them is a generator more that waits."""
-
-SCALAR = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?|true|false|null", re.ASCII)
-_ESCAPE = re.compile(r'\\(["\\/bfnrt]|u[0-9a-fA-F]{4})')
 
 
 class UnreadableError(Exception):
@@ -167,87 +157,3 @@ def collected(parser: Reading[T]) -> Waiting[tuple[str, T]]:
             yield
         else:
             texts.append(text)
-
-
-# -- JSON ------------------------------------------------------------------------------------------
-
-
-def json_inside(text: str) -> str:
-    """A text as it stands between the quotes of a JSON string."""
-    return json.dumps(text, ensure_ascii=False)[1:-1]
-
-
-def json_value(source: Incoming, depth: int = 0) -> Reading[None]:
-    """One JSON value, with Python's separators. Raises: UnreadableError, CutOffError. Control
-    characters in a string, which JSON does not allow, are escaped."""
-    begin = yield from source.following()
-    if begin == '"':
-        yield from json_string(source)
-    elif begin in ("{", "["):
-        yield from container(source, depth, _json_member, '"')
-    else:
-        text = yield from source.take(_WORD)
-        if not SCALAR.fullmatch(text):
-            raise CutOffError if source.is_done else UnreadableError
-        yield text
-
-
-_WORD = re.compile(r"[\w.+-]*", re.ASCII)
-
-
-def _json_member(source: Incoming, begin: str, depth: int) -> Reading[None]:
-    if begin == "{":
-        yield from source.space()
-        yield from json_string(source)
-        yield (yield from source.mark(":")) + " "
-    yield from json_value(source, depth)
-
-
-def container(source: Incoming, depth: int, member: Member, keys: str = "") -> Reading[None]:
-    """A list, a tuple or an object with Python's separators; a comma may come before its end.
-    member: reads a member, with its key. keys: what every key of an object begins with; before it
-    is seen, nothing is yielded."""
-    if depth > DEEPEST:
-        raise UnreadableError
-    begin = yield from source.expect("{", "[", "(")
-    end = {"{": "}", "[": "]", "(": ")"}[begin]
-    brackets = "[]" if begin == "(" else begin + end
-    following = yield from source.following()
-    if keys and begin == "{" and following not in (keys, end):
-        raise UnreadableError if following else CutOffError
-    yield brackets[0]
-    before = ""
-    while (yield from source.following()) != end:
-        yield before
-        yield from member(source, begin, depth + 1)
-        if (yield from source.mark(",", end)) == end:
-            source.give_back(end)
-            if begin == "(" and not before:  # without a comma it is no tuple
-                raise UnreadableError
-        before = ", "
-    yield from source.expect(end)
-    yield brackets[1]
-
-
-def json_string(source: Incoming) -> Reading[None]:
-    """One JSON string. Raises: UnreadableError, CutOffError."""
-    yield (yield from source.expect('"'))
-    while True:
-        mark = yield from source.pieces('"', "\\", *_CONTROLS)
-        if not mark:
-            raise CutOffError
-        if mark == '"':
-            yield mark
-            return
-        if mark != "\\":
-            yield json_inside(mark)
-            continue
-        size = 5 if (yield from source.peek()) == "u" else 1
-        escape = "\\" + (yield from source.peek(size))
-        if not _ESCAPE.fullmatch(escape):
-            raise CutOffError if len(escape) <= size else UnreadableError
-        yield from source.expect(escape[1:])
-        yield escape
-
-
-_CONTROLS = tuple(map(chr, range(0x20)))

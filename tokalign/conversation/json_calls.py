@@ -12,14 +12,8 @@ import re
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from tokalign.conversation.incoming import (
-    CutOffError,
-    Incoming,
-    UnreadableError,
-    collected,
-    json_string,
-    json_value,
-)
+from tokalign.conversation.incoming import CutOffError, Incoming, UnreadableError, collected
+from tokalign.conversation.values import string, value
 
 Tools = Sequence[Mapping[str, Any]]
 
@@ -105,7 +99,7 @@ def _json_call(
     mark = ","
     while mark == ",":
         yield from source.space()
-        key = json.loads((yield from collected(json_string(source)))[0])
+        key = json.loads((yield from collected(string(source)))[0])
         if named is not None and key not in ("name", "arguments", "parameters", *_MORE_KEYS):
             raise UnreadableError
         yield from source.mark(":")
@@ -115,7 +109,7 @@ def _json_call(
                 yield from json_arguments(source, Named(name))
                 begun = True
             else:
-                arguments = _as_object((yield from collected(json_value(source)))[0])
+                arguments = _as_object((yield from collected(value(source)))[0])
         elif key == "function" and not (name or inner) and (yield from source.peek()) == "{":
             yield from _json_call(source, "", named, inner=True)  # as OpenAI's API has calls
             name, begun = key, True
@@ -123,7 +117,7 @@ def _json_call(
             yield from json_arguments(source, Named(key))
             name, begun = key, True
         else:
-            text = (yield from collected(json_value(source)))[0]
+            text = (yield from collected(value(source)))[0]
             if key == "name" or (key in ("function", "tool_name") and not name):
                 name = json.loads(text)
                 if not isinstance(name, str) or not name.strip():
@@ -161,7 +155,7 @@ def json_arguments(source: Incoming, call: Named) -> Calls:
     if (yield from source.following()) != "{":
         raise UnreadableError
     begun = False
-    for text in json_value(source):
+    for text in value(source):
         if text is not None and not begun:
             yield call
             begun = True

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from tokalign.conversation.incoming import json_inside
+from tokalign.conversation.values import json_inside
 from tokalign.errors import UsageError
 from tokalign.runtime.chat import ChatTemplate
 

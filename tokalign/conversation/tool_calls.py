@@ -20,9 +20,6 @@ from tokalign.conversation.incoming import (
     UnreadableError,
     Waiting,
     collected,
-    container,
-    json_inside,
-    json_value,
 )
 from tokalign.conversation.json_calls import (
     NAME,
@@ -37,7 +34,8 @@ from tokalign.conversation.json_calls import (
     kimi_calls,
     mistral_calls,
 )
-from tokalign.conversation.python_calls import python_arguments, python_calls, python_string
+from tokalign.conversation.python_calls import python_arguments, python_calls
+from tokalign.conversation.values import container, json_inside, string, value
 from tokalign.runtime.grammar.objects import properties_of, required_of
 from tokalign.runtime.grammar.parameters import Parameter
 
@@ -167,7 +165,7 @@ def _tagged_arguments(
             parameter = _TEXT
         wraps = key in ("arguments", "input") and known and key not in known and not before
         if wraps and (yield from source.following()) == "{":  # as DeepSeek does at times
-            yield from json_value(source)
+            yield from value(source)
             yield from source.mark(tags.value)
             yield from source.mark(tags.tail or end)
             yield Ended()
@@ -258,22 +256,25 @@ def _gemma(quote: str, source: Incoming, end: str, _tools: Tools) -> Calls:
             yield from python_arguments(source, Named(name), partial(_gemma_value, quote))
         else:
             yield Named(name)
-            yield from container(source, 0, partial(_gemma_member, quote))
+            yield from container(source, 0, partial(_gemma_value, quote))
         yield Ended()
         following = yield from source.following()
     yield from close_calls(source, end)
 
 
 def _gemma_value(quote: str, source: Incoming, outer: str, depth: int) -> Reading[None]:
-    """outer: the bracket that the value is in."""
+    """A value, after its key in an object. outer: the bracket that it is in."""
+    if outer == "{":
+        key = (yield from source.until(":")).strip().removeprefix(quote).removesuffix(quote)
+        yield f"{json.dumps(key, ensure_ascii=False)}: "
     begin = yield from source.following()
     if begin in ("{", "["):
-        yield from container(source, depth, partial(_gemma_member, quote))
+        yield from container(source, depth, partial(_gemma_value, quote))
     elif (yield from source.peek(len(quote))) == quote:
         yield from source.expect(quote)
         yield from _quoted(source.pieces(quote, written=json_inside))
     elif outer == "(" and begin in ('"', "'"):
-        yield from python_string(source)
+        yield from string(source)
     else:
         word = (yield from source.take(_GEMMA_WORDS[outer == "("])).strip()
         if source.is_done or not word:
@@ -283,13 +284,6 @@ def _gemma_value(quote: str, source: Incoming, outer: str, depth: int) -> Readin
 
 _GEMMA_WORDS = re.compile(r"[^,}\]]*"), re.compile(r"[^,)]*")
 """Values without quotes; the second kind in round brackets."""
-
-
-def _gemma_member(quote: str, source: Incoming, begin: str, depth: int) -> Reading[None]:
-    if begin == "{":
-        key = (yield from source.until(":")).strip().removeprefix(quote).removesuffix(quote)
-        yield f"{json.dumps(key, ensure_ascii=False)}: "
-    yield from _gemma_value(quote, source, begin, depth)
 
 
 # -- all formats -----------------------------------------------------------------------------------
