@@ -30,7 +30,6 @@ _CHARACTER = re.compile(
 _ESCAPES = {"t": "\t", "r": "\r", "n": "\n"} | {sign: sign for sign in '\\"[]-'}
 _LAST = 0x10FFFF
 _NAMED = re.compile(r"<(\^?)gbnf:([0-9a-f]+)>")
-_NO_CHARACTER = r"/[^\x{0}-\x{10ffff}]/"
 _MOST_TIMES = 10_000
 _MOST_ITEMS = 50_000
 
@@ -190,7 +189,7 @@ class _Reader:
                 at += 2
             ranges.append((first, last))
             at += 1
-        return _class(_complement(ranges) if text.startswith("^") else ranges)
+        return _class(ranges, negated=text.startswith("^"))
 
 
 def _times(value: str) -> tuple[int, int | None]:
@@ -214,14 +213,8 @@ def _text(codes: Iterable[int]) -> str:
     return f"/{text}/" if text else EMPTY
 
 
-def _class(ranges: Iterable[tuple[int, int]]) -> str:
+def _class(ranges: Iterable[tuple[int, int]], *, negated: bool = False) -> str:
     parts = [f"\\x{{{first:x}}}-\\x{{{last:x}}}" for first, last in ranges if first <= last]
-    return f"/[{''.join(parts)}]/" if parts else _NO_CHARACTER
-
-
-def _complement(ranges: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    free = 0
-    for first, last in sorted(ranges):
-        yield free, first - 1
-        free = max(free, last + 1)
-    yield free, _LAST
+    if not parts:  # an empty set has no spelling
+        parts, negated = [f"\\x{{0}}-\\x{{{_LAST:x}}}"], not negated
+    return f"/[{'^' * negated}{''.join(parts)}]/"

@@ -28,7 +28,7 @@ from tokalign.runtime.grammar.matcher import matches_nothing
 EMPTY = '""'
 _MOST_TERMINALS, _MOST_COMPARED = 500, 64
 """Terminals that are compared with all others, and those that are so one by one, for 2 ms each."""
-_ANY = r"\x{0}-\x{10ffff}"
+_ANY = r"[\x{0}-\x{10ffff}]"
 _MOST_PARTS = 100
 """Parts of a set of characters; more of them are any, or thousands of rules would take minutes."""
 
@@ -51,9 +51,9 @@ class Item:
 
     @property
     def characters(self) -> list[str]:
-        """The sets of its characters, one after another."""
+        """Its characters, one after another, each as a part of a set."""
         if self.lark.startswith("/["):
-            return [self.lark[2:-2]]
+            return [self.lark[1:-1]]
         return re.findall(r"\\x\{\w+\}|\w", self.lark)
 
     @property
@@ -61,7 +61,7 @@ class Item:
         """The characters that it may begin with. What is no special token may be any."""
         if self.is_token:
             return frozenset([_ANY] if "^" in self.lark else [])
-        return frozenset(part for part in self.characters[:1] if not part.startswith("^"))
+        return frozenset(self.characters[:1])
 
 
 @dataclass(slots=True)
