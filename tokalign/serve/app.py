@@ -10,7 +10,6 @@ import asyncio
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from time import monotonic
 
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
@@ -51,9 +50,6 @@ _LONGEST_TEXT = 1 << 18
 """Bytes of a text whose Markdown is parsed for the page."""
 
 _PATH = re.compile(r"(\w+)(\.\w+|\[\d+\])*")
-
-_PATIENCE = 3.0
-"""Seconds that a question about the server's health waits while the models load."""
 
 
 def create_app(scheduler: Scheduler, *, is_local: bool) -> Starlette:
@@ -113,10 +109,7 @@ class _Edge:
         return Written({"blocks": await run_in_threadpool(blocks, text)})
 
     async def health(self, request: HttpRequest) -> Response:
-        """Whether requests can be answered; it waits a moment for models that are loading."""
-        begin = monotonic()
-        while self._scheduler.is_loading and monotonic() - begin < _PATIENCE:
-            await asyncio.sleep(_PATIENCE / 50)
+        """Whether requests can be answered."""
         if self._scheduler.is_healthy:
             return JSONResponse({"status": "ok"})
         return JSONResponse({"status": "unavailable"}, 503)
