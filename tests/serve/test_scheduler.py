@@ -169,36 +169,6 @@ def test_a_request_that_cannot_be_prepared_gets_an_error(
         assert end_of(submit(scheduler, max_tokens=2)) is None
 
 
-def test_what_takes_long_to_prepare_keeps_no_short_request_waiting(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    release, prepare = Event(), preparing.prepare
-
-    def wait(loaded: Any, job: Job) -> None:
-        if len(job.request.prompt) > 9:
-            assert release.wait(60)
-        prepare(loaded, job)
-
-    monkeypatch.setattr(preparing, "prepare", wait)
-    with scheduling() as scheduler:
-        long = [submit(scheduler, "a" * 70_000, size=70_000) for _ in range(8)]
-        assert end_of(submit(scheduler, max_tokens=2)) is None
-        release.set()
-        assert all(isinstance(end_of(items), UsageError | Refusal) for items in long)
-
-
-def test_how_long_a_request_may_take_to_prepare_is_told_without_its_content() -> None:
-    """128 choices of 8 MB kept the thread that decodes busy for 0.2 s each."""
-
-    class Unread(dict[str, Any]):
-        def __repr__(self) -> str:
-            raise AssertionError("its content was looked at")
-
-    for size, takes_long in ((100, False), (8 << 20, True)):
-        request = ApiRequest(messages=[Unread(role="user")], size=size)
-        assert preparing._may_take_long(request) is takes_long
-
-
 def test_a_text_that_cannot_fit_the_context_is_not_encoded_to_its_end() -> None:
     with scheduling() as scheduler:
         scheduler.wait_until_ready()

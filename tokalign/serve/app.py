@@ -222,7 +222,7 @@ class _Edge:
         body: Common = read(data, api.form)
         requests = body.requests(self._settings, key)
         self._scheduler.models.require_served(requests[0].models)
-        return api(body), [replace(each, size=len(data)) for each in requests]
+        return api(body), requests
 
 
 # -- before and after ------------------------------------------------------------------------------

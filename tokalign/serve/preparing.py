@@ -1,8 +1,7 @@
 """Reading requests while others are decoded: a prompt as ids, and what the answer has to match.
 
 All of it is pure: it reads what is loaded, and touches no cache and no array. A long prompt or a
-large grammar takes seconds, so threads of two lanes prepare requests: what may take long does not
-delay what is short. Read next: `scheduler.py`.
+large grammar takes seconds, so threads prepare requests. Read next: `scheduler.py`.
 """
 
 from __future__ import annotations
@@ -29,49 +28,40 @@ from tokalign.tokenizer.spec import Level
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
-_SLICE = 1 << 16
-"""Characters of a very long prompt that are counted together."""
+_LONG = 8
+"""A text of more characters for each id of the context is very long."""
 
 _CUT_IDS = 16
-"""Ids that a cut between two slices may add to their number."""
-
-_TRUSTED = 4
-"""Prompts of at most this many characters for each id of the context are encoded uncounted."""
+"""Ids that a cut in a text may add to their number."""
 
 _STRIDE = 4096
 """Ids after which a cache that cannot be cut back is kept on disk, besides at the ends of turns."""
 
-_THREADS = 2
-"""In each lane."""
-
-_SHORT = 1 << 16
-"""Bytes of a body whose prompt is encoded in some hundredths of a second."""
-
-_Lane = SimpleQueue["tuple[Job, Loaded] | None"]
+_THREADS = 4
 
 
 class Preparing:
-    """Two lanes of threads. ready: called after each request."""
+    """Threads that prepare requests. ready: called after each request."""
 
     def __init__(self, ready: Callable[[], None]) -> None:
         self._ready = ready
-        self._lanes: tuple[_Lane, _Lane] = (SimpleQueue(), SimpleQueue())
-        for lane in self._lanes * _THREADS:
+        self._queue: SimpleQueue[tuple[Job, Loaded] | None] = SimpleQueue()
+        for _ in range(_THREADS):
             # A daemon, so that the longest prompt does not keep a server from ending.
-            Thread(target=self._serve, args=(lane,), name="preparing", daemon=True).start()
+            Thread(target=self._serve, name="preparing", daemon=True).start()
 
     def submit(self, job: Job, loaded: Loaded) -> None:
         """Have a request prepared for the models that are loaded."""
         job.enter(State.PREPARING)
-        self._lanes[_may_take_long(job.request)].put((job, loaded))
+        self._queue.put((job, loaded))
 
     def stop(self) -> None:
         """End the threads; nobody waits for them."""
-        for lane in self._lanes * _THREADS:
-            lane.put(None)
+        for _ in range(_THREADS):
+            self._queue.put(None)
 
-    def _serve(self, lane: _Lane) -> None:
-        while (work := lane.get()) is not None:
+    def _serve(self) -> None:
+        while (work := self._queue.get()) is not None:
             job, loaded = work
             try:
                 if job.request.abandoned.is_set():
@@ -84,12 +74,6 @@ class Preparing:
             job.enter(State.PREPARED)
             del work, loaded, job  # no model outlives its use
             self._ready()
-
-
-def _may_take_long(request: ApiRequest) -> bool:
-    """The thread that decodes asks this for every choice, so it looks at no content."""
-    is_large = request.size > _SHORT
-    return is_large or request.grammar is not None or request.tool_choice is not None
 
 
 # -- what is read ----------------------------------------------------------------------------------
@@ -151,28 +135,21 @@ def sampling_of(loaded: Loaded, request: ApiRequest) -> Sampling:
 
 
 def _require_room(loaded: Loaded, request: ApiRequest, text: str) -> None:
-    """Refuse a text that cannot fit the context, before all of it is encoded.
-
-    A very long text is counted in slices, until there are too many ids. So the time is that of a
-    full context, whatever the text. Raises: Refusal.
-    """
+    """Refuse a very long text that cannot fit the context, by its beginning: a body of 8 MB has
+    three million ids. Raises: Refusal."""
     tokenizer, length = loaded.decoder.target.tokenizer, loaded.context_length
-    if len(text) <= _TRUSTED * length + _SLICE:
+    beginning = text[: max(_LONG * length, 1 << 16)]
+    if len(beginning) == len(text):
         return
-    count = 0
-    for begin in range(0, len(text), _SLICE):
-        if request.abandoned.is_set():
-            raise Refusal(499, "the client has left")
-        part = tokenizer.encode(text[begin : begin + _SLICE], specials=True)
-        count += max(0, len(part) - _CUT_IDS)
-        if count >= length:
-            estimate = round(count * len(text) / min(len(text), begin + _SLICE))
-            raise Refusal(
-                400,  # with both numbers, see `refusal_of`
-                f"prompt is too long: about {estimate} tokens > {length - 1} maximum; "
-                f"{ContextLengthError.remedy}",
-                code="context_length_exceeded",
-            )
+    count = len(tokenizer.encode(beginning, specials=True))
+    if count >= length + _CUT_IDS:
+        estimate = round(count * len(text) / len(beginning))
+        raise Refusal(
+            400,  # with both numbers, see `refusal_of`
+            f"prompt is too long: about {estimate} tokens > {length - 1} maximum; "
+            f"{ContextLengthError.remedy}",
+            code="context_length_exceeded",
+        )
 
 
 def _grammar(target: Tokenizer[TargetId], request: ApiRequest, form: AnswerForm) -> Grammar | None:

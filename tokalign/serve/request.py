@@ -41,8 +41,7 @@ class ApiRequest:
     more than one call may be made; None where the request does not say: one where one has to be,
     and any number else.
     not_enforced: paths of what the answer will not follow.
-    size: bytes of the body. api_key: the scope of what is kept. only_counts: whether only the
-    prompt's tokens are counted.
+    api_key: the scope of what is kept. only_counts: whether only the prompt's tokens are counted.
     abandoned: set when nobody waits for the answer any more; one for all choices of a body.
     """
 
@@ -68,7 +67,6 @@ class ApiRequest:
     tool_choice: str | None = None
     several_calls: bool | None = None
     not_enforced: tuple[str, ...] = ()
-    size: int = 0
     api_key: str = ""
     only_counts: bool = False
     abandoned: Event = field(default_factory=Event)
