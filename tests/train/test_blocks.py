@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import mlx.core as mx
@@ -23,7 +24,8 @@ from tokalign.runtime.mlx.dflash import load_dflash
 from tokalign.runtime.mlx.dflash_session import DFlashSession
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.taps import LayerOutputs
-from tokalign.train.blocks import BlockLearner, block_states
+from tokalign.tokenizer.vocabulary import Roles, TargetId, Vocabulary
+from tokalign.train.blocks import BlockLearner, _mask, block_states
 from tokalign.train.drafters import WindowBatches
 from tokalign.train.labelled_corpus import label_corpus
 from tokalign.train.options import (
@@ -135,3 +137,16 @@ def test_windows_held_out_are_measured_whole_where_the_text_is_learned(
     assert made.batches[0].text.shape[1] == 32 - 4
     whole = made._held_out.drafts(np.arange(2)).text
     assert whole.tolist() == labels.held_out.ids[:, 0].reshape(2, 32).tolist()
+
+
+def test_the_mask_of_a_new_drafter_is_no_id_of_a_text() -> None:
+    """Nor one that begins or ends a text, or that the model has no row for."""
+    tokens = (b"!", b"", b"", b"", b"a", b"")
+    roles = Roles(bos=TargetId(1))
+    vocabulary = Vocabulary(tokens=tokens, fallback=frozenset(), specials={}, roles=roles)
+    target: Any = SimpleNamespace(
+        model=random_model(vocabulary=5),
+        tokenizer=SimpleNamespace(vocabulary=vocabulary),
+        stop_ids=frozenset({2}),
+    )
+    assert _mask(target) == 3

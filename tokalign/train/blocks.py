@@ -15,6 +15,7 @@ import numpy as np
 from tokalign.errors import UsageError
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.dflash import DFlashDrafter, load_dflash
+from tokalign.runtime.mlx.weights import vocabulary_size
 from tokalign.runtime.rounds import Array
 from tokalign.tables.dflash_config import DFlashConfig
 from tokalign.tables.drafter_config import reading
@@ -54,9 +55,9 @@ def block_states(drafter: DFlashDrafter, batch: WindowBatch) -> Array:
 
 def _mask(target: LanguageModel[TargetId]) -> int:
     """An id that texts do not have, whose embedding stands for an id that is not known."""
-    roles, vocabulary = target.tokenizer.vocabulary.roles, target.tokenizer.vocabulary
-    unused = [token for token in range(len(vocabulary)) if vocabulary.tokens[token] is None]
-    spare = [token for token in unused if token not in (roles.bos, *target.stop_ids)]
+    vocabulary, size = target.tokenizer.vocabulary, vocabulary_size(target.model)
+    unused = [token for token, spelled in enumerate(vocabulary.tokens[:size]) if not spelled]
+    spare = [token for token in unused if token not in (vocabulary.roles.bos, *target.stop_ids)]
     return (spare or unused or [0])[-1]
 
 
