@@ -79,19 +79,13 @@ def patch_mlx_lm(**options: Any) -> None:
         known = signature(mlx_lm_generate).bind_partial(*args, **given).arguments
         has_draft = {**known, **known.get("kwargs", {})}.get("draft_model") is not None
         more = {n: v for n, v in options.items() if has_draft or n not in OF_A_DRAFT_MODEL}
+        responses = None
         try:
             responses = text.stream_generate(*args, **{**given, **more})
-        except Exception as error:
-            return instead(error, args, given)
-        return started(responses, args, given)
-
-    def started(responses: Any, args: tuple[Any, ...], given: dict[str, Any]) -> Any:
-        """The responses; mlx-lm's where the first fails and no cache of the caller's is touched."""
-        try:
             first = next(responses, None)
         except Exception as error:
-            if given.get("prompt_cache") is not None:
-                raise
+            if responses is not None and given.get("prompt_cache") is not None:
+                raise  # the caller's cache may have been touched
             yield from instead(error, args, given)
             return
         if first is not None:

@@ -106,8 +106,7 @@ def measure_unless_known(target: Any, drafts: Any, ids: NDArray[np.uint32] | Non
     try:
         require_place(machine)
         with progress(1, "measuring once what passes cost; Ctrl-C leaves it out") as advance:
-            curve = measure_briefly(target, drafts, ids, advance=advance)
-        store_curve(require_sound(curve))
+            store_curve(require_sound(measure_briefly(target, drafts, ids, advance=advance)))
     except KeyboardInterrupt:
         note("left out this time")
     except (DisturbedError, OutputError, UsageError) as error:  # no reason not to talk
@@ -146,12 +145,12 @@ def _measured(decoder: Decoder, budget: float) -> CostCurve:
 
     (drafter,) = decoder.drafting_models or (None,)
     (ids,) = decoder.heads or (None,)
+    target = decoder.target
     with progress(1, "measuring the passes") as advance:
-        curve = measure_curve(decoder.target.model, drafter, ids, budget=budget, advance=advance)
-    require_sound(curve)
+        curve = measure_curve(target.model, drafter, ids, budget=budget, advance=advance)
     theirs = "" if decoder.draft is None else decoder.draft.tokenizer.fingerprint
-    tokenizers = [decoder.target.tokenizer.fingerprint, theirs]
-    return replace(curve, notes={**curve.notes, "tokenizers": tokenizers})
+    tokenizers = [target.tokenizer.fingerprint, theirs]
+    return replace(require_sound(curve), notes={**curve.notes, "tokenizers": tokenizers})
 
 
 def _verdict(curve: CostCurve) -> str:
