@@ -141,18 +141,17 @@ class ChatModel:
                             printer.reading(generation.reading)
                         for piece in pieces:
                             show(read.feed(piece.text), piece.outcome)
-                        if interrupts.pressed:
+                        if interrupts.count:
                             break
                 except KeyboardInterrupt:
-                    interrupts.pressed = True
-                    if not interrupts.between_steps:
+                    if interrupts.count > 1:
                         self._open_sessions()
             show(read.feed(generation.rest()))
             show(read.end())
         finally:
             printer.end()
         text = "\n\n".join(block.text for block in read.blocks if block.kind == "text")
-        return text, interrupts.pressed
+        return text, interrupts.count > 0
 
     def _open_sessions(self) -> None:
         """Sessions that last from turn to turn: a turn computes what the caches do not hold."""

@@ -119,14 +119,11 @@ def _private(path: Path) -> str:
 
 
 class Interrupts:
-    """Ctrl-C while the body runs, noted instead of raised; off the main thread, nothing.
-
-    The first one asks for the end of the answer, the second one ends it at once. between_steps:
-    whether it ended between two steps, so that what was read is known.
-    """
+    """Ctrl-C while the body runs, counted; off the main thread, nothing. The first one asks for the
+    end of the answer, the second one ends it at once."""
 
     def __init__(self) -> None:
-        self.pressed = self.between_steps = False
+        self.count = 0
         self._is_main = threading.current_thread() is threading.main_thread()
 
     def __enter__(self) -> Self:
@@ -139,14 +136,13 @@ class Interrupts:
             signal.signal(signal.SIGINT, self._before)
 
     def _handle(self, _signal: int, _frame: FrameType | None) -> None:
-        if self.pressed:
+        self.count += 1
+        if self.count > 1:
             raise KeyboardInterrupt
-        self.pressed = True
 
     def check(self) -> None:
         """Raises: KeyboardInterrupt if Ctrl-C was pressed; by then a step of a prompt is done."""
-        if self.pressed:
-            self.between_steps = True
+        if self.count:
             raise KeyboardInterrupt
 
 
