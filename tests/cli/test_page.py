@@ -136,6 +136,6 @@ def test_a_page_names_the_models_and_has_the_prompt_and_a_timeline() -> None:
     )
     document = Document(run_page(run))
     assert "a model" in document.text
-    assert "Say <b>\u241b" in document.pieces
+    assert "Say <b>\\x1b" in document.pieces
     assert "How the text grew" in document.text
     assert "Timeline" not in run_page(run._replace(rounds=[drafted]))

@@ -10,15 +10,10 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from tokalign.cli.generation import OUTCOMES, times_plain
+from tokalign.cli.output import visible
 from tokalign.cli.report import render, timeline_plot
 from tokalign.runtime.rounds import Outcome, Round
 from tokalign.tokenizer.vocabulary import TargetId, Vocabulary, token_bytes
-
-_PICTURES = {code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\t\n"}
-_VISIBLE = str.maketrans(
-    _PICTURES | {0x7F: "\u2421"} | {code: f"\\x{code:x}" for code in range(0x80, 0xA0)}
-)
-"""Control characters, which HTML does not allow, become pictures or escapes."""
 
 
 class Run(NamedTuple):
@@ -65,7 +60,7 @@ def shown_tokens(run: Run) -> Iterator[ShownToken]:
             text = decoder.decode(data) if data else spelling(run, token)
             waiting = len(decoder.getstate()[0])
             yield ShownToken(
-                text=text.translate(_VISIBLE),
+                text=visible(text),
                 started=data[-waiting:] if waiting else b"",
                 special=not data,
                 outcome=round_.outcome(index),
@@ -79,7 +74,7 @@ def spelling(run: Run, token: int) -> str:
     data = run.bytes_of(token)
     if not data:
         return run.vocabulary.specials.get(TargetId(token)) or f"<id {token}>"
-    return data.decode("utf-8", "backslashreplace").translate(_VISIBLE)
+    return visible(data.decode("utf-8", "backslashreplace"))
 
 
 def quoted(run: Run, tokens: Iterable[int]) -> str:
@@ -128,7 +123,7 @@ def run_page(run: Run) -> str:
         run=run,
         title="How this text was decoded",
         about=", ".join(f"{name} {v}" for name, v in about.items() if v is not None),
-        prompt=run.prompt.translate(_VISIBLE),
+        prompt=visible(run.prompt),
         timeline=timeline_plot(run.rounds),
         compared=times_plain(run.rounds),
         outcomes=OUTCOMES,
