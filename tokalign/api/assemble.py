@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_LOADING = ("dtype", "adapter", "trust_remote_code", "ends", "extra_eos_token")
+LOADING = ("dtype", "adapter", "trust_remote_code", "ends", "extra_eos_token")
 """Keywords of `load_models`."""
 
 
@@ -102,7 +102,7 @@ def load_decoder(
     draft = _used_draft(draft, options, note)
     if options.drafter is not None and options.uses_drafter:
         options = replace(options, drafter=named_or_published(str(options.drafter), target))
-    loading = {name: how.pop(name) for name in _LOADING if name in how}
+    loading = {name: how.pop(name) for name in LOADING if name in how}
     names = [target] if draft is None else [target, draft]
     ours, *theirs = load_models(names, note=note, **loading)
     return assemble(ours, theirs[0] if theirs else None, options, note=note, **how)

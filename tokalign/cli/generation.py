@@ -48,9 +48,6 @@ class PromptOptions:
         )
 
 
-_LOADING = ("dtype", "trust_remote_code", "ends", "extra_eos_token")
-
-
 def load(
     values: dict[str, Any], *, measures: bool = False, details: bool = False
 ) -> tuple[Decoder, Sampling]:
@@ -60,7 +57,7 @@ def load(
     measures: what passes cost is measured if it is not known. details: where files are is noted.
     Raises: as `load_decoder`.
     """
-    from tokalign.api.assemble import keep_loaded, load_decoder
+    from tokalign.api.assemble import LOADING, keep_loaded, load_decoder
     from tokalign.cli.calibrate import measure_unless_known
     from tokalign.tables.finding import Detail
 
@@ -80,8 +77,7 @@ def load(
         name,
         values.pop("draft"),
         drafting,
-        adapter=values.pop("adapter_path"),
-        **{name: values.pop(name) for name in _LOADING},
+        **{name: values.pop(name) for name in LOADING},
         cache=cache,
         before_costs=measure_unless_known if measures else lambda *_: None,
         note=note if details else note_what_decides,

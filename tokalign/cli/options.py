@@ -87,7 +87,7 @@ DTYPE = rare(
 ABOUT_NAME = "As NAME: alias, folder or Hub repository."
 MODEL = (
     Option("--target --model target", ABOUT_NAME, MODEL_NAME),
-    rare("--adapter-path", "An adapter that mlx_lm.lora trained.", FOLDER),
+    rare("--adapter-path adapter", "An adapter that mlx_lm.lora trained.", FOLDER),
     TRUST,
     DTYPE,
 )

@@ -122,7 +122,7 @@ def _settings(values: dict[str, Any]) -> Settings:
             "there is no model to serve: give its name, or let requests name one with "
             "--allow-model-switching"
         )
-    adapter = values.pop("adapter_path")
+    adapter = values.pop("adapter")
     if adapter is not None and not adapter.is_dir():
         raise UsageError(
             f"--adapter-path {adapter} is not a folder; give the one that mlx_lm.lora wrote"

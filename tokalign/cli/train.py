@@ -170,7 +170,7 @@ def command(
     *,
     target: str,
     draft: str | None,
-    adapter_path: Path | None,
+    adapter: Path | None,
     trust_remote_code: bool,
     dtype: str | None,
     files: tuple[str, ...],
@@ -214,7 +214,7 @@ def command(
             raise
     click.get_current_context().with_resource(parents_of(output / "config.json"))
     [model] = load_models(
-        [target], dtype=dtype, adapter=adapter_path, trust_remote_code=trust_remote_code, note=note
+        [target], dtype=dtype, adapter=adapter, trust_remote_code=trust_remote_code, note=note
     )
     if (begun := values["begin_with"]) is not None:  # else refused after hours of labelling
         require_target(begun, model)
