@@ -189,9 +189,7 @@ def read_ids(name: str, given: Any) -> list[int]:
     return [int(i) for i in ids]
 
 
-def split_cache(
-    prompt_cache: list[Any] | None, decoder: Decoder
-) -> tuple[list[Any] | None, list[Any] | None]:
+def split_cache(prompt_cache: Any, decoder: Decoder) -> tuple[list[Any] | None, list[Any] | None]:
     """The target's layers of a prompt cache, and the draft's, which follow them as in mlx-lm. A
     generation that was left at a token, and uses them, ends. Raises: UsageError; CacheError."""
     if prompt_cache is None:
