@@ -163,7 +163,7 @@ class Followers:
         entered: the max rank at which each token is made. edges: the left ones of all tokens."""
         b = edges.where(np.argsort(edges.id, kind="stable"))
         starts = np.searchsorted(b.id, np.arange(len(entered) + 1))
-        pairs, ranks, _ = merges.to_arrays()
+        pairs, ranks = merges.to_arrays()
         left, right = pairs >> 32, pairs & 0xFFFFFFFF
         sizes = starts[right + 1] - starts[right]
         ends = np.cumsum(sizes)

@@ -120,7 +120,7 @@ def open_alignment(
     return otherwise(draft.vocabulary, target.vocabulary)
 
 
-_tables: WeakKeyDictionary[Tokenizer[Any], dict[Hashable, tuple[FileState, object]]]
+_tables: WeakKeyDictionary[Tokenizer[Any], dict[Hashable, tuple[FileState | None, object]]]
 _tables = WeakKeyDictionary()
 
 
@@ -140,11 +140,11 @@ def _reader(
     def read(path: Path) -> T:
         tables, state = _tables.setdefault(target, {}), file_state(path)
         known = tables.get((kind, theirs, path))
-        if state is None or known is None or known[0] != state:
+        if known is None or known[0] != state:
             bundle = read_bundle(path)
             bundle.require_kind(kind)
             bundle.require(target=target.fingerprint, draft=theirs, remedy=remedy)
-            known = tables[kind, theirs, path] = state or (), make(bundle)
+            known = tables[kind, theirs, path] = state, make(bundle)
         return cast("T", known[1])
 
     return read

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from tokalign.errors import OutputError, TokalignError, VocabularyError
+from tokalign.errors import MissingAssetError, TokalignError, UsageError, VocabularyError
 from tokalign.storage import cache_folder
 from tokalign.tokenizer.backend import build_library
 from tokalign.tokenizer.bpe.encoder import IncrementalEncoder
@@ -101,9 +101,7 @@ def _read_best(file: TokenizerFile, *, trust_remote_code: bool) -> Tokenizer[Any
                 file.folder, file.files, trust_remote_code=trust_remote_code
             )
             file = replace(file, reference=reference)
-        except OutputError:
-            raise
-        except TokalignError as error:
+        except (VocabularyError, MissingAssetError, UsageError) as error:
             refused = error
     first: VocabularyError | None = None
     why = ""

@@ -84,13 +84,12 @@ class Merges:
         pairs = (left << 32 | right)[::-1].tolist()
         return cls(dict(zip(pairs, packed[::-1].tolist(), strict=True)))
 
-    def to_arrays(self) -> tuple[Ints, Ints, Ints]:
-        """Packed pairs, their ranks and their results, i64[rules] each, in order of rank."""
+    def to_arrays(self) -> tuple[Ints, Ints]:
+        """Packed pairs and their ranks, i64[rules] each, in order of rank."""
         pairs = np.fromiter(self.rules, dtype=np.int64, count=len(self.rules))
-        packed = np.fromiter(self.rules.values(), dtype=np.int64, count=len(self.rules))
-        order = np.argsort(packed)
-        pairs, packed = pairs[order], packed[order]
-        return pairs, packed >> 32, packed & _LOW
+        ranks = np.fromiter(self.rules.values(), dtype=np.int64, count=len(self.rules)) >> 32
+        order = np.argsort(ranks)
+        return pairs[order], ranks[order]
 
     def apply(self, symbols: list[Id]) -> Merged[Id]:
         """Merge `symbols` as one piece, the lowest rank first, ties from the left. Cost: O(n log
