@@ -248,7 +248,6 @@ class Decoder:
     def _collaborators(
         self, target: TargetModelSession, request: Request, draft: DraftModelSession | None
     ) -> tuple[Drafter, Verifier]:
-        """Drafter and verifier of one request."""
         size, sampler, constraint = target.vocabulary_size, request.sampler, request.grammar
         drafting = self.drafting.for_request(request, size)
         noise = None

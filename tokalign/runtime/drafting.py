@@ -88,7 +88,6 @@ class Drafting:
         return replace(self, options=options, knowledge=knowledge)
 
     def with_options(self, **changed: Any) -> Drafting:
-        """The same with some options changed."""
         return self.under(replace(self.options, **changed))
 
     def for_request(self, request: Request, size: int) -> Drafting:

@@ -45,7 +45,6 @@ class Piece:
 
     @property
     def from_draft(self) -> bool:
-        """Whether a drafter proposed the token."""
         return self.outcome is Outcome.ACCEPTED
 
 

@@ -155,7 +155,6 @@ class Decoding:
             began = self._clock()
 
     def round(self) -> Round:
-        """Propose, verify, commit."""
         proposal = self.propose()
         return self.commit(proposal, self.verifier.verify(self.context, proposal))
 

@@ -238,7 +238,6 @@ class OutputStores:
             return self._stores[owner]
 
     def drop(self, is_dropped: Callable[[Any], bool]) -> None:
-        """Drop the stores of some owners."""
         with self._finding:
             for owner in [owner for owner in self._stores if is_dropped(owner)]:
                 del self._stores[owner]

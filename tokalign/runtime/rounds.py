@@ -174,7 +174,6 @@ class Round:
         return [index for index, parent in enumerate(self.tree.parents) if parent == last]
 
     def outcome(self, index: int) -> Outcome:
-        """How the emitted token at `index` came about."""
         if index < self.accepted:
             return Outcome.ACCEPTED
         if not self.tree:

@@ -106,7 +106,6 @@ class Statistics:
 
     @property
     def coverage(self) -> float:
-        """Share of rounds that had a proposal."""
         return ratio(self.num_spec_steps, self.rounds)
 
     @property

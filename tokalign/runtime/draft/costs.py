@@ -133,7 +133,6 @@ class PassTimes:
             self._ratios, self._weights = {1: self._ratio(1)}, {1: _DOUBTED}
 
     def forget(self) -> None:
-        """Forget what was observed."""
         self._ratios, self._weights, self._table = {}, {}, ()
 
     def count_round(self) -> None:

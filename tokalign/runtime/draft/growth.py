@@ -49,7 +49,6 @@ class Answer:
             siblings.sort(key=itemgetter(1), reverse=True)
 
     def expect(self, state: Any) -> Sequence[tuple[TargetId, float]]:
-        """See `Source.expect`."""
         return self._expected.get(state, ())
 
     def after(self, state: Any, token: TargetId) -> Any:

@@ -261,7 +261,6 @@ class LogitStore:
         likely: NDArray[Any],
         logprobs: NDArray[Any],
     ) -> None:
-        """See `rounds.RowStore`."""
         self.learned += 1
         likely, logprobs = ranked(likely, logprobs)
         tails = [tail_of(ids[-LONGEST_KEY:])]

@@ -81,7 +81,6 @@ class DraftingModel:
             self.known.reading.observe(1, max(NO_TIME, seconds / unread / self._row))
 
     def learn_time(self, steps: int, seconds: float) -> None:
-        """A draft of so many steps took this time."""
         passes = 1 if self.drafter.in_one_pass else steps
         self.known.drafts.observe(passes, seconds / self._row)
 

@@ -40,7 +40,6 @@ class BeamDrafter(ModelDrafter):
         self._width, self._listed = (DEFAULT_SHAPE.width, _LISTED) if branches else (1, 1)
 
     def find(self, context: Context, steps: int) -> Proposal:
-        """See `ModelDrafter`. Nothing is found before the target's first pass."""
         shape = BeamShape(self._width, steps)
         beams = self._session.search(
             context.ids, shape, count=self._listed, sampler=self._sampler, meanwhile=self.meanwhile
@@ -71,7 +70,6 @@ class BlockDrafter(ModelDrafter):
         self._block = Guess([], [])
 
     def find(self, context: Context, steps: int) -> Proposal:
-        """See `ModelDrafter`. Nothing is found before the target's first pass."""
         self._block = self._session.draft(context.ids, _LISTED, self._sampler, self.meanwhile)
         ids: list[TargetId] = []
         probabilities: list[float] = []

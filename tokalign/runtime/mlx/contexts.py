@@ -124,12 +124,10 @@ class Contexts:
         self._chains: list[Chain] = []  # the most recently used last
 
     def clear(self) -> None:
-        """Drop everything."""
         self._chains.clear()
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all caches."""
         return sum(chain.nbytes for chain in list(self._chains))
 
     def fetch(self, owner: Hashable, ids: Sequence[int]) -> Held:

@@ -184,7 +184,6 @@ class DraftModelSession(ModelSession[DraftId]):
         return rows.astype(mx.float32)
 
     def _ids(self, places: Array) -> Array:
-        """The ids that these columns stand for."""
         columns = self._columns
         return places if columns is None else columns[places]
 

@@ -41,7 +41,6 @@ class _Watched:
         return self._noted(x, output) if mx.issubdtype(x.dtype, mx.floating) else output
 
     def as_linear(self, x: Array) -> Array:
-        """As an embedding's."""
         return self._noted(x, super().as_linear(x))  # type: ignore[misc]
 
     def _noted(self, x: Array, output: Array) -> Array:

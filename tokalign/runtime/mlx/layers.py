@@ -93,7 +93,6 @@ class Layers:
         self._close()
 
     def renew(self, layers: Sequence[Any]) -> None:
-        """Go on with other layers."""
         self.all[:] = layers
         self._close()
         self.open()

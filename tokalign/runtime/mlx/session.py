@@ -134,7 +134,6 @@ class ModelSession(ModelCache[Id]):
 
     @cached_property
     def can_branch(self) -> bool:
-        """Whether passes over trees are possible."""
         return can_branch(self.model, self.layers)
 
     def tree(self, ids: Sequence[Id], tree: TokenTree[Id], computed: int | None = None) -> Array:
@@ -163,11 +162,9 @@ class ModelSession(ModelCache[Id]):
         AHEAD.begin(self, arrays[0])
 
     def wait_for_others(self, before: Array | None = None) -> float:
-        """See `PassesAhead.wait_for_others`."""
         return AHEAD.wait_for_others(self, before) if AHEAD.passes else 0.0
 
     def read(self, array: Array) -> list[Id]:
-        """Wait for an array of ids."""
         return cast("list[Id]", array.tolist())
 
     def require_room(self, prompt_tokens: int) -> None:
@@ -185,7 +182,6 @@ class ModelSession(ModelCache[Id]):
             )
 
     def forward(self, tokens: Array, model: Any = None, *, begin: int = UNBOUNDED) -> Array:
-        """See `ModelCache.forward`."""
         logits = super().forward(tokens, self._twin if model is None else model, begin=begin)
         if self._kept is not None:
             self._kept.note(begin)

@@ -112,7 +112,6 @@ class ShortHead:
         return among_all(logits, self._known, frequent.head.weight.shape[0])
 
     def in_place_of_head(self, model: Any) -> Any:
-        """A twin of the model whose head it is."""
         whole = self._frequent.head
 
         def replace(module: Any) -> Any:
@@ -147,5 +146,4 @@ class _Shortened:
         return super().__call__(x)  # type: ignore[misc]
 
     def as_linear(self, x: Array) -> Array:
-        """As an embedding's."""
         return self._short(x)

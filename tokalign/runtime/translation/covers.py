@@ -157,7 +157,6 @@ class CandidateCovers:
         return sorted(nodes, key=attrgetter("logprob"), reverse=True)
 
     def logprobs(self) -> dict[TargetId, float]:
-        """The logarithms of `mass`."""
         return {token: log(probability) for token, probability in self.mass.items()}
 
     def best_with(self, token: TargetId) -> Node:
