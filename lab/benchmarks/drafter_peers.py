@@ -30,8 +30,7 @@ from tokalign.runtime.draft.trained import BlockDrafter
 from tokalign.runtime.loop import Decoding, Limits, TargetVerifier
 from tokalign.runtime.mlx.beam_search import BeamShape
 from tokalign.runtime.mlx.cached_drafter import CachedSession
-from tokalign.runtime.mlx.dflash import load_dflash
-from tokalign.runtime.mlx.eagle3 import load_eagle3
+from tokalign.runtime.mlx.drafter_folder import read_drafter
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.taps import LayerOutputs
@@ -49,7 +48,7 @@ Run = Callable[[list[Any], int], tuple[list[int], list[int]]]
 def ours(target: Path, folder: Path) -> Run:
     """Our chain of a DFlash."""
     model: LanguageModel[Any] = LanguageModel.from_folder(target, dtype="float32")
-    network = load_dflash(folder, model.model)
+    network = read_drafter(folder, model.model)
 
     def run(prompt: list[Any], count: int) -> tuple[list[int], list[int]]:
         session = TargetModelSession(model.model, watch=network.watch)
@@ -71,7 +70,7 @@ def _decoded(
 def ours_of_eagle(target: Path, folder: Path) -> Run:
     """Our chain of an EAGLE-3."""
     model: LanguageModel[Any] = LanguageModel.from_folder(target, dtype="float32")
-    network = load_eagle3(folder, model.model)
+    network = read_drafter(folder, model.model)
 
     def run(prompt: list[Any], count: int) -> tuple[list[int], list[int]]:
         session = TargetModelSession(model.model, watch=network.watch)

@@ -36,7 +36,8 @@ from tokalign.runtime.draft.tree import FREE_ROWS, TreeDrafter
 from tokalign.runtime.loop import Decoding, Limits
 from tokalign.runtime.mlx.beam_search import BeamShape
 from tokalign.runtime.mlx.cached_drafter import CachedSession
-from tokalign.runtime.mlx.eagle3 import Eagle3Drafter, load_eagle3
+from tokalign.runtime.mlx.drafter_folder import read_drafter
+from tokalign.runtime.mlx.eagle3 import Eagle3Drafter
 from tokalign.runtime.mlx.taps import LayerOutputs
 from tokalign.runtime.rounds import Array, Context, Drafter, Round
 from tokalign.storage import write_file
@@ -197,7 +198,7 @@ def main(
         for suffix, drafter in (("", "en"), (" b", language)):
             if drafter not in corpora or (suffix and language == "en"):
                 continue
-            network = load_eagle3(work / drafter, ours.model)
+            network = read_drafter(work / drafter, ours.model)
             alone, both = ("b", "a + b") if suffix else ("alone", "a")
             values[f"known{suffix}"] = known_share(work / drafter, values["ids"], prompt)
             if alone not in values:

@@ -18,8 +18,8 @@ import pytest
 from block_drafters import block_config, random_block_drafter, write_block_drafter
 from random_models import random_model
 
-from tokalign.runtime.mlx.dflash import load_dflash
 from tokalign.runtime.mlx.dflash_session import DFlashSession
+from tokalign.runtime.mlx.drafter_folder import read_drafter
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.taps import taps_of
 from tokalign.tables.token_tree import TokenTree
@@ -48,7 +48,7 @@ def test_logits_are_those_of_the_authors(
     model, shape = random_model(), WINDOWS[windows]
     drafter = random_block_drafter(model, **shape)
     folder = write_block_drafter(tmp_path, drafter, block_config(model, **shape))
-    ours = load_dflash(folder, model)
+    ours = read_drafter(folder, model)
     whole = {name: value for name, value in shape.items() if name != "quantization"}
     write_block_drafter(folder, random_block_drafter(model, **whole), block_config(model, **whole))
     reference = theirs.load_draft(str(folder))

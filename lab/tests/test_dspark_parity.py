@@ -23,7 +23,8 @@ from block_drafters import (
 )
 from random_models import random_model
 
-from tokalign.runtime.mlx.dflash import DFlashDrafter, load_dflash
+from tokalign.runtime.mlx.dflash import DFlashDrafter
+from tokalign.runtime.mlx.drafter_folder import read_drafter
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.taps import taps_of
 from tokalign.runtime.mlx.weights import embedding_of
@@ -109,7 +110,7 @@ def test_dspark_guesses_as_theirs(layout: str, accepted: tuple[int, ...], tmp_pa
     more = {"d2t": KNOWN - mx.arange(len(KNOWN))} if reduced else {}
     folder = write_block_drafter(tmp_path, drafter, config, **more)
     ours, (reference, _) = (
-        load_dflash(folder, model),
+        read_drafter(folder, model),
         theirs.load_drafter(str(folder), quantize=False),
     )
     reference.bind_embed(embedding_of(model))
@@ -170,7 +171,7 @@ def test_dflash_2_guesses_as_theirs(
         )
         config["quantization"] = {"group_size": 32, "bits": bits}
         folder = write_block_drafter(tmp_path / "quantized", drafter, config)
-    ours = load_dflash(folder, model)
+    ours = read_drafter(folder, model)
     reference.bind(model)
     known, cache, guesses = ours.begin(0), reference.make_cache(), ours.config.guesses
     for number, (last, taps) in enumerate(Rounds(model, accepted)):

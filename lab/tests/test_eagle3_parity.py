@@ -19,7 +19,7 @@ from mlx.utils import tree_flatten
 from random_models import random_model
 
 from tokalign.runtime.mlx.beam_search import of_beams
-from tokalign.runtime.mlx.eagle3 import load_eagle3
+from tokalign.runtime.mlx.drafter_folder import read_drafter
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.taps import taps_of
 from tokalign.tokenizer.vocabulary import TargetId
@@ -76,7 +76,7 @@ def test_logits_are_those_of_mlx_vlm(network: str, layout: str, tmp_path: Path) 
     reference = reference_of(theirs, model, nested(flat), weights)
     config, first = (flat, "midlayer.") if layout == "SafeAILab" else (nested(flat), "layers.0.")
     config = {**config, "vocab_size": 96}
-    ours = load_eagle3(write_eagle(tmp_path, drafter, config, first), model)
+    ours = read_drafter(write_eagle(tmp_path, drafter, config, first), model)
     compare(model, ours, reference, flat)
 
 

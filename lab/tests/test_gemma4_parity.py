@@ -15,7 +15,7 @@ from assistants import ORDERED, assistant_config, random_assistant, write_assist
 from mlx_lm.models.cache import KVCache
 
 from tokalign.runtime.mlx.beam_search import of_beams
-from tokalign.runtime.mlx.gemma4_assistant import load_gemma4_assistant
+from tokalign.runtime.mlx.drafter_folder import read_drafter
 from tokalign.runtime.mlx.hidden_states import HiddenStates
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.tokenizer.vocabulary import TargetId
@@ -29,7 +29,7 @@ def test_logits_are_those_of_mlx_vlm(prompt: int, ordered: bool, tmp_path: Path)
     target = zoo.zoo_model("gemma4_text")
     config = assistant_config(target, **(ORDERED if ordered else {}))
     assistant = random_assistant(target, ordered=ordered)
-    ours = load_gemma4_assistant(write_assistant(tmp_path, assistant, config), target)
+    ours = read_drafter(write_assistant(tmp_path, assistant, config), target)
     reference = theirs.Model(theirs.ModelConfig.from_dict(config))
     weights = mx.load(str(tmp_path / "model.safetensors"))
     assert isinstance(weights, dict)

@@ -17,7 +17,7 @@ import zoo
 from mtp_layers import published_weights, random_mtp, write_mtp
 
 from tokalign.runtime.mlx.beam_search import of_beams
-from tokalign.runtime.mlx.mtp import load_mtp
+from tokalign.runtime.mlx.drafter_folder import read_drafter
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -75,7 +75,7 @@ def test_logits_are_those_of_others(name: str, reference: Any, tmp_path: Path) -
     target = zoo.zoo_model(name)
     weights = published_weights(random_mtp(target), target)
     folder = write_mtp(tmp_path, weights, target)
-    ours = load_mtp(folder, target)
+    ours = read_drafter(folder, target)
     read, cache = reference(target, weights, folder)
     session = TargetModelSession(target, watch=ours.watch)
     features = TargetModelSession(target, watch=ours.watch)

@@ -20,8 +20,7 @@ from training_runs import Train
 from transformers import LlamaConfig, Qwen3Config
 
 from tokalign.runtime.decoder import LanguageModel
-from tokalign.runtime.mlx.dflash import load_dflash
-from tokalign.runtime.mlx.eagle3 import load_eagle3
+from tokalign.runtime.mlx.drafter_folder import read_drafter
 
 torch: Any = pytest.importorskip("torch")
 speculators: Any = pytest.importorskip("speculators")
@@ -156,7 +155,7 @@ def compare_eagle(theirs: Any, ours: Any) -> None:
 @pytest.mark.parametrize("network", EAGLES)
 def test_an_eagle_goes_on_as_theirs(network: str, tmp_path: Path) -> None:
     theirs = written("eagle3", tmp_path, EAGLES[network])
-    compare_eagle(theirs, load_eagle3(tmp_path, random_model(layers=4)))
+    compare_eagle(theirs, read_drafter(tmp_path, random_model(layers=4)))
 
 
 @pytest.mark.parametrize("known", [100, 340])
@@ -177,14 +176,14 @@ def test_they_load_what_was_trained_here(known: int, sentences: Path, tmp_path: 
     theirs = speculators.SpeculatorModel.from_pretrained(folder, **how).eval()
     # It fills in an embedding where it finds NaN in what was allocated for it, so by chance.
     theirs._load_verifier_weights(overwrite_embed_tokens=True)
-    compare_eagle(theirs, load_eagle3(folder, target.model))
+    compare_eagle(theirs, read_drafter(folder, target.model))
 
 
 @pytest.mark.parametrize("network", BLOCKS)
 def test_a_block_is_guessed_as_theirs(network: str, tmp_path: Path) -> None:
     kind, changed = BLOCKS[network]
     theirs = written(kind, tmp_path, changed)
-    ours = load_dflash(tmp_path, random_model(layers=4))
+    ours = read_drafter(tmp_path, random_model(layers=4))
     ids, states = read_text(2)
     text, width = torch.tensor(ids)[None], torch.zeros(1, LENGTH, WIDTH)
     assert ours.config.target_layer_ids == (0, 1)

@@ -30,8 +30,9 @@ from tokalign.runtime.draft.trained import BLOCK, BlockDrafter
 from tokalign.runtime.draft.tree import FREE_ROWS, TreeDrafter
 from tokalign.runtime.drafting import NoDrafter
 from tokalign.runtime.loop import Limits
-from tokalign.runtime.mlx.dflash import DFlashDrafter, load_dflash
+from tokalign.runtime.mlx.dflash import DFlashDrafter
 from tokalign.runtime.mlx.dflash_session import DFlashSession
+from tokalign.runtime.mlx.drafter_folder import read_drafter
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.taps import taps_of
@@ -206,7 +207,7 @@ def test_what_its_pass_costs_is_measured_and_believed() -> None:
 def test_a_folder_in_the_published_layout_is_read(tmp_path: Path) -> None:
     model = random_model()
     drafter, config = random_block_drafter(model), block_config(model)
-    read = load_dflash(write_block_drafter(tmp_path, drafter, config), model)
+    read = read_drafter(write_block_drafter(tmp_path, drafter, config), model)
     session, other = opened(), opened()
     for one in (session, other):
         one.logits([TargetId(i) for i in PROMPT])
@@ -243,7 +244,7 @@ def test_a_folder_that_cannot_be_run_is_refused(
     own = block_config(model, **changed)
     (folder / "config.json").write_text(json.dumps(own))
     with pytest.raises(error, match=message):
-        load_dflash(folder, model)
+        read_drafter(folder, model)
 
 
 def test_weights_in_parts_are_read_and_missing_parts_named(tmp_path: Path) -> None:
@@ -254,7 +255,7 @@ def test_weights_in_parts_are_read_and_missing_parts_named(tmp_path: Path) -> No
     mx.save_safetensors(str(folder / first), dict(weights[:5]))
     mx.save_safetensors(str(folder / last), dict(weights[5:]))
     (folder / "model.safetensors").unlink()
-    load_dflash(folder, model)
+    read_drafter(folder, model)
     (folder / last).unlink()
     with pytest.raises(BundleError, match=f"lacks {last}; fetch"):
-        load_dflash(folder, model)
+        read_drafter(folder, model)

@@ -31,9 +31,9 @@ from tokalign.runtime.draft.trained import BLOCK, BlockDrafter
 from tokalign.runtime.draft.tree import FREE_ROWS, TreeDrafter
 from tokalign.runtime.drafting import NoDrafter
 from tokalign.runtime.loop import Limits
-from tokalign.runtime.mlx.dflash import DFlashDrafter, load_dflash
+from tokalign.runtime.mlx.dflash import DFlashDrafter
 from tokalign.runtime.mlx.dflash_session import DFlashSession, Guess
-from tokalign.runtime.mlx.drafter_folder import named_drafter
+from tokalign.runtime.mlx.drafter_folder import named_drafter, read_drafter
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.taps import taps_of
@@ -149,7 +149,7 @@ def test_a_nested_configuration_is_the_same_network(tmp_path: Path) -> None:
         drafter = random_block_drafter(model, config=config)
         nested = nested_config(config, kind, max_anchors=3072)
         folder = write_block_drafter(tmp_path / kind, drafter, nested, t2d=mx.ones(96, mx.bool_))
-        assert guessed(load_dflash(folder, model), 9, 4) == guessed(drafter, 9, 4)
+        assert guessed(read_drafter(folder, model), 9, 4) == guessed(drafter, 9, 4)
 
 
 def test_a_window_of_speculators_has_a_key_more(tmp_path: Path) -> None:
@@ -159,13 +159,13 @@ def test_a_window_of_speculators_has_a_key_more(tmp_path: Path) -> None:
     config = block_config(model, **window)
     nested = nested_config(config, "dflash")
     drafter = random_block_drafter(model, config=config)
-    read = load_dflash(write_block_drafter(tmp_path, drafter, nested), model)
+    read = read_drafter(write_block_drafter(tmp_path, drafter, nested), model)
     assert [layer.self_attn.most for layer in read.layers] == [4, 4]
     ids = [1, 2, 6, 7, 8]
     assert guessed(read, *ids) != guessed(drafter, *ids)
     full = random_block_drafter(model, config=nested_config(block_config(model), "dflash"))
     full.update(drafter.parameters())
-    free = load_dflash(
+    free = read_drafter(
         write_block_drafter(tmp_path / "b", drafter, {**nested, "sliding_window_non_causal": True}),
         model,
     )
@@ -178,13 +178,13 @@ def test_ids_that_its_head_does_not_know_are_never_guessed(tmp_path: Path) -> No
     drafter = random_block_drafter(model, config=config, own={"head": True, "ids": known})
     nested = nested_config(config, "dspark")
     folder = write_block_drafter(tmp_path, drafter, nested, d2t=known - mx.arange(48))
-    block = guessed(load_dflash(folder, model), 9)
+    block = guessed(read_drafter(folder, model), 9)
     listed = [*block.positions, *(one for links in block.links for one in links.values())]
     assert listed
     assert all(token % 2 for one in listed for token, _ in one)
     write_block_drafter(tmp_path / "b", drafter, nested)
     with pytest.raises(BundleError, match="knows 48 of 96 ids, and no d2t"):
-        load_dflash(tmp_path / "b", model)
+        read_drafter(tmp_path / "b", model)
 
 
 def test_doubt_makes_guesses_less_probable() -> None:
@@ -202,7 +202,7 @@ def test_doubt_makes_guesses_less_probable() -> None:
     ("changed", "error", "told"),
     [
         ({"markov_head_type": "rnn"}, BundleError, "of the type 'rnn'"),
-        ({"speculators_model_type": "medusa"}, BundleError, "of the kind 'medusa'"),
+        ({"speculators_model_type": "medusa"}, BundleError, "says 'medusa'"),
         ({"gated_slots": True}, BundleError, "gated_slots"),
         ({"is_causal": True}, BundleError, "is_causal"),
         ({"aux_hidden_state_layer_ids": [0, 1]}, IncompatibleError, "layers -1, 0"),
@@ -225,7 +225,7 @@ def test_what_cannot_be_run_is_refused(
         nested_config(config, "dspark") | changed,
     )
     with pytest.raises(error, match=told) as caught:
-        load_dflash(folder, model)
+        read_drafter(folder, model)
     assert "\n" not in str(caught.value)
 
 

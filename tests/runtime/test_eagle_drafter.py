@@ -29,8 +29,8 @@ from tokalign.runtime.drafting import NoDrafter
 from tokalign.runtime.loop import Limits
 from tokalign.runtime.mlx.beam_search import SOURCE, BeamShape, of_beams
 from tokalign.runtime.mlx.cache import kinds_without_rewinding
-from tokalign.runtime.mlx.drafter_folder import named_drafter
-from tokalign.runtime.mlx.eagle3 import Eagle3Drafter, load_eagle3
+from tokalign.runtime.mlx.drafter_folder import named_drafter, read_drafter
+from tokalign.runtime.mlx.eagle3 import Eagle3Drafter
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.trained_drafter import TrainedDrafter
@@ -155,7 +155,7 @@ def test_a_folder_in_a_published_layout_is_read(layout: str, tmp_path: Path) -> 
     unused = {"layer_types": ["full_attention"], "temperature": 1.0, "sliding_window": None}
     config = eagle_config(target, **unused)
     network = random_eagle(target, config, embedding=True)
-    read = load_eagle3(write_eagle(tmp_path, network, config, layout), target)
+    read = read_drafter(write_eagle(tmp_path, network, config, layout), target)
     ids = [TargetId(i) for i in (*PROMPT, 9)]
     found = []
     for one in (network, read):
@@ -171,7 +171,7 @@ def test_queries_and_keys_may_be_normed(tmp_path: Path) -> None:
     target = model()
     config = eagle_config(target, num_hidden_layers=2, head_dim=16)
     network = random_eagle(target, config, qwen3.Attention)
-    read = load_eagle3(write_eagle(tmp_path, network, config, "layers.0."), target)
+    read = read_drafter(write_eagle(tmp_path, network, config, "layers.0."), target)
     greedy = SAMPLINGS["greedy"]
     plain = generate(NoDrafter(), greedy, tokens=40, session=TargetModelSession(target))
     session = opened(read)
@@ -273,7 +273,7 @@ def test_a_copy_of_the_targets_embedding_is_not_kept(own: bool, tmp_path: Path) 
     if not own:
         copied = target.model.embed_tokens.weight.astype(mx.float16)
         network.update({"embed_tokens": {"weight": copied}})
-    read = load_eagle3(write_eagle(tmp_path, network, config), target)
+    read = read_drafter(write_eagle(tmp_path, network, config), target)
     assert ("embed_tokens" in read) == own
 
 
@@ -284,7 +284,7 @@ def test_a_copy_that_is_the_head_too_is_kept(tmp_path: Path) -> None:
     config = eagle_config(target, draft_vocab_size=size, tie_word_embeddings=True)
     network = random_eagle(target, config, embedding=True, head=False)
     network.update({"embed_tokens": {"weight": target.model.embed_tokens.weight}})
-    read = load_eagle3(write_eagle(tmp_path, network, config), target)
+    read = read_drafter(write_eagle(tmp_path, network, config), target)
     outputs = mx.random.normal((3, network.config.hidden_size))
     assert mx.allclose(read.logits(outputs), network.logits(outputs), 1e-3, 1e-3)
 
@@ -356,7 +356,7 @@ def test_weights_of_another_type_are_refused(
     mx.eval(weights)
     mx.save_safetensors(str(folder / "model.safetensors"), weights | {key: wrong(weights[key])})
     with pytest.raises(BundleError, match=told):
-        load_eagle3(folder, target)
+        read_drafter(folder, target)
 
 
 def test_a_quantized_one_is_read_as_mlx_lm_writes_it(tmp_path: Path) -> None:
@@ -364,7 +364,7 @@ def test_a_quantized_one_is_read_as_mlx_lm_writes_it(tmp_path: Path) -> None:
     config = eagle_config(target, quantization=settings)
     folder = write_eagle(tmp_path, random_eagle(target, config), config)
     (folder / "config.json").write_text(json.dumps(config | {"quantization_config": settings}))
-    load_eagle3(folder, target)
+    read_drafter(folder, target)
     (folder / "config.json").write_text(json.dumps(config | {"quantization_config": {"bits": 4}}))
     with pytest.raises(BundleError, match="quantization_config"):
-        load_eagle3(folder, target)
+        read_drafter(folder, target)

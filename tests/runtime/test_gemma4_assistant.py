@@ -15,8 +15,8 @@ from tokalign.errors import BundleError, IncompatibleError
 from tokalign.runtime.draft.trained import with_trained
 from tokalign.runtime.drafting import NoDrafter
 from tokalign.runtime.loop import Limits
-from tokalign.runtime.mlx.drafter_folder import named_drafter
-from tokalign.runtime.mlx.gemma4_assistant import Gemma4Assistant, load_gemma4_assistant
+from tokalign.runtime.mlx.drafter_folder import named_drafter, read_drafter
+from tokalign.runtime.mlx.gemma4_assistant import Gemma4Assistant
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.options import CacheOptions
@@ -83,10 +83,10 @@ def test_what_cannot_be_run_is_refused(
     write_assistant(tmp_path, random_assistant(target), config)
     (tmp_path / "config.json").write_text(json.dumps({**config, **changed}))
     with pytest.raises(error, match=message) as refused:
-        load_gemma4_assistant(tmp_path, target)
+        read_drafter(tmp_path, target)
     assert "\n" not in str(refused.value)
     with pytest.raises(IncompatibleError, match="llama"):
-        load_gemma4_assistant(
+        read_drafter(
             write_assistant(tmp_path, random_assistant(target), config), zoo.zoo_model("llama")
         )
 
@@ -108,4 +108,4 @@ def test_an_order_of_ids_that_are_none_is_refused(wrong: int, tmp_path: Path) ->
     assistant.masked_embedding.token_ordering[3] = wrong
     folder = write_assistant(tmp_path, assistant, assistant_config(target, **ORDERED))
     with pytest.raises(BundleError, match="orders ids"):
-        load_gemma4_assistant(folder, target)
+        read_drafter(folder, target)

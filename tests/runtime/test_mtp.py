@@ -18,8 +18,8 @@ from tokalign.errors import BundleError, IncompatibleError
 from tokalign.runtime.draft.trained import with_trained
 from tokalign.runtime.drafting import NoDrafter
 from tokalign.runtime.loop import Limits
-from tokalign.runtime.mlx.drafter_folder import find_drafter, named_drafter
-from tokalign.runtime.mlx.mtp import MtpDrafter, load_mtp
+from tokalign.runtime.mlx.drafter_folder import find_drafter, named_drafter, read_drafter
+from tokalign.runtime.mlx.mtp import MtpDrafter
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.tables.drafter_formats import GOES_ON_NORMED
@@ -35,7 +35,7 @@ def test_a_checkpoint_s_layer_is_read(name: str, tmp_path: Path) -> None:
     target = zoo.zoo_model(name)
     drafter = random_mtp(target)
     weights = {"model.norm.weight": mx.zeros((4,)), **published_weights(drafter, target)}
-    read = load_mtp(write_mtp(tmp_path, weights, target), target)
+    read = read_drafter(write_mtp(tmp_path, weights, target), target)
     expected = dict(tree_flatten(drafter.parameters()))
     found = dict(tree_flatten(read.parameters()))
     assert found.keys() == expected.keys()
@@ -71,7 +71,7 @@ def test_a_folder_that_holds_it_alone_is_read(tmp_path: Path) -> None:
         for name, weight in published_weights(random_mtp(target), target).items()
         if name.startswith("mtp.")
     }
-    read = load_mtp(write_mtp(tmp_path, weights, target), target)
+    read = read_drafter(write_mtp(tmp_path, weights, target), target)
     assert mx.allclose(read.norm.weight, random_mtp(target).norm.weight, atol=1e-6)
 
 

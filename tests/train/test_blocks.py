@@ -20,8 +20,8 @@ from training_runs import FIT, Train
 from tokalign.build.corpus import Corpus
 from tokalign.errors import UsageError
 from tokalign.runtime.decoder import LanguageModel
-from tokalign.runtime.mlx.dflash import load_dflash
 from tokalign.runtime.mlx.dflash_session import DFlashSession
+from tokalign.runtime.mlx.drafter_folder import read_drafter
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.taps import LayerOutputs
 from tokalign.tokenizer.vocabulary import Roles, TargetId, Vocabulary
@@ -87,7 +87,7 @@ def test_it_learns_and_its_folder_drafts_what_was_measured(
     assert found.best > 0.05
     record = json.loads((folder / "training.json").read_text())
     assert sum(record["accepted_by_depth"]) == pytest.approx(found.best, abs=1e-3)
-    drafter = load_dflash(folder, target.model)
+    drafter = read_drafter(folder, target.model)
     session = TargetModelSession(target.model, watch=drafter.watch)
     ids: list[Any] = [5, 9, 40, 33, 7]
     session.logits(ids)

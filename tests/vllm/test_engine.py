@@ -55,11 +55,11 @@ def chains(target: Path, folder: Path, texts: list[list[int]], prompts: list[int
 
     from tokalign.runtime.decoder import LanguageModel
     from tokalign.runtime.mlx.beam_search import of_beams
-    from tokalign.runtime.mlx.eagle3 import load_eagle3
+    from tokalign.runtime.mlx.drafter_folder import read_drafter
     from tokalign.runtime.mlx.session import TargetModelSession
 
     model: Any = LanguageModel.from_folder(target, dtype="float32").model
-    drafter, counts = load_eagle3(folder, model), [0, 0, 0, 0]
+    drafter, counts = read_drafter(folder, model), [0, 0, 0, 0]
     for text, count in zip(texts, prompts, strict=True):
         target_session = TargetModelSession(model, watch=drafter.watch)
         session = drafter.session(target_session)

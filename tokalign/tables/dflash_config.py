@@ -24,7 +24,7 @@ from tokalign.tables.drafter_config import (
     refuse,
     refuse_unknown,
 )
-from tokalign.tables.drafter_formats import BLOCK_FORMATS, DrafterFormat, drafter_format
+from tokalign.tables.drafter_formats import DrafterFormat, drafter_format
 
 Config: TypeAlias = Mapping[str, Any]
 
@@ -136,8 +136,6 @@ def _unpacked(config: Config) -> dict[str, Any]:
 
 def _nested(config: Config) -> dict[str, Any]:
     kind, block = config["speculators_model_type"], config["block_size"]
-    if drafter_format(config) not in BLOCK_FORMATS:
-        raise ValueError(f"it is of the kind {shown(kind)}")
     refuse_unknown(config, _KNOWN_NESTED)
     own = {key: config[key] for key in _KNOWN_NESTED if config.get(key) is not None}
     methods = (config.get("speculators_config") or {}).get("proposal_methods") or [{}]

@@ -14,7 +14,8 @@ import numpy as np
 
 from tokalign.errors import UsageError
 from tokalign.runtime.decoder import LanguageModel
-from tokalign.runtime.mlx.dflash import DFlashDrafter, load_dflash
+from tokalign.runtime.mlx.dflash import DFlashDrafter
+from tokalign.runtime.mlx.drafter_folder import read_drafter
 from tokalign.runtime.mlx.weights import vocabulary_size
 from tokalign.runtime.rounds import Array
 from tokalign.tables.dflash_config import DFlashConfig
@@ -90,7 +91,7 @@ class BlockLearner(DrafterLearner):
         return drafter, own
 
     def continued(self, target: LanguageModel[TargetId], folder: Path) -> Made:
-        drafter = load_dflash(folder, target.model)
+        drafter = read_drafter(folder, target.model)
         if drafter.config.quantization:
             raise UsageError(f"{folder} has quantized weights; give the drafter in 16 bits")
         others = drafter.links or "lm_head" in drafter or drafter.config.conv_kernel_size

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from tokalign.errors import UsageError
 from tokalign.runtime.decoder import LanguageModel
-from tokalign.runtime.mlx.eagle3 import Eagle3Drafter, load_eagle3
+from tokalign.runtime.mlx.drafter_folder import read_drafter
+from tokalign.runtime.mlx.eagle3 import Eagle3Drafter
 from tokalign.runtime.mlx.published_drafter import by_head
 from tokalign.runtime.mlx.short_head import among_all
 from tokalign.runtime.mlx.trained_drafter import TargetEnds
@@ -126,7 +127,7 @@ class EagleLearner(DrafterLearner):
 
     def continued(self, target: LanguageModel[TargetId], folder: Path) -> Made:
         """It is trained on with the target's head; its embedding, if it has one, stays."""
-        drafter = load_eagle3(folder, target.model)
+        drafter = read_drafter(folder, target.model)
         if "q_norm" in drafter.layers[0].self_attn:
             raise UsageError(
                 f"{folder} norms queries, which training does not; leave --begin-with out"

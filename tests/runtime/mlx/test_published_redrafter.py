@@ -15,7 +15,7 @@ from random_models import generate, random_model, rounds_of
 from tokalign.errors import BundleError, IncompatibleError, TokalignError
 from tokalign.runtime.draft.trained import with_trained
 from tokalign.runtime.drafting import NoDrafter
-from tokalign.runtime.mlx.recurrent_drafter import load_redrafter
+from tokalign.runtime.mlx.drafter_folder import read_drafter
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import TargetModelSession
 
@@ -75,7 +75,7 @@ def recomputed(
 def test_a_checkpoint_computes_the_equations(tmp_path: Path, exit_dim: int, blocks: int) -> None:
     model, ids = random_model(), [17, 5, 3, 90]
     arrays = write_checkpoint(tmp_path, exit_dim=exit_dim, blocks=blocks)
-    drafter = load_redrafter(tmp_path, model)
+    drafter = read_drafter(tmp_path, model)
     assert drafter.config.parameters == sum(array.size for array in arrays.values())
     hidden = mx.random.normal((1, HIDDEN), key=mx.random.key(2))
     state, rows = drafter.initial_state(hidden), []
@@ -90,7 +90,7 @@ def test_a_checkpoint_computes_the_equations(tmp_path: Path, exit_dim: int, bloc
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.8, seed=2)])
 def test_it_drafts_and_loses_nothing(tmp_path: Path, sampling: Sampling) -> None:
     write_checkpoint(tmp_path)
-    drafter = load_redrafter(tmp_path, random_model())
+    drafter = read_drafter(tmp_path, random_model())
     session = TargetModelSession(random_model(), watch=drafter.watch)
     beams = with_trained(drafter.session(session), sampler=sampling.draft_sampler)
     emitted, rounds = rounds_of(beams, session, sampling)
@@ -115,5 +115,5 @@ def test_what_does_not_fit_is_one_line(
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | changed))
     with pytest.raises(error, match=message) as caught:
-        load_redrafter(tmp_path, random_model())
+        read_drafter(tmp_path, random_model())
     assert "\n" not in str(caught.value)

@@ -21,7 +21,7 @@ import mlx.nn as nn
 from mlx_lm.models.llama import Attention, TransformerBlock
 
 from tokalign.runtime.mlx.dflash_session import DFlashSession
-from tokalign.runtime.mlx.published_drafter import TapsDrafter, Weights, by_head, from_folder
+from tokalign.runtime.mlx.published_drafter import TapsDrafter, Weights, by_head
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.short_head import among_all
 from tokalign.runtime.mlx.window_cache import WindowCache
@@ -234,7 +234,6 @@ class DFlashDrafter(TapsDrafter):
         return self.confidence_head["proj"](hidden)[:, 0]
 
 
-@from_folder
-def load_dflash(config: Mapping[str, Any], weights: Weights, target: Any) -> DFlashDrafter:
-    """See `from_folder`."""
+def make_dflash(config: Mapping[str, Any], weights: Weights, target: Any) -> DFlashDrafter:
+    """The drafter of a `config.json` and the weights of its folder, for a loaded target."""
     return DFlashDrafter(DFlashConfig.from_json(config), target).filled(weights)

@@ -29,16 +29,16 @@ from tokalign.errors import (
     shown_path,
 )
 from tokalign.names.published_drafters import AUTO, published_for
-from tokalign.runtime.mlx.dflash import load_dflash
-from tokalign.runtime.mlx.eagle3 import load_eagle3
-from tokalign.runtime.mlx.gemma4_assistant import load_gemma4_assistant
-from tokalign.runtime.mlx.mtp import holds_mtp, load_mtp
-from tokalign.runtime.mlx.published_drafter import fill, load_arrays
-from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, RecurrentDrafter, load_redrafter
+from tokalign.runtime.mlx.dflash import make_dflash
+from tokalign.runtime.mlx.eagle3 import make_eagle3
+from tokalign.runtime.mlx.gemma4_assistant import make_assistant
+from tokalign.runtime.mlx.mtp import holds_mtp, make_mtp
+from tokalign.runtime.mlx.published_drafter import Weights, fill, load_arrays, read_weights
+from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, RecurrentDrafter, make_redrafter
 from tokalign.runtime.mlx.trained_drafter import TargetEnds, TrainedDrafter
 from tokalign.runtime.mlx.weights import content_fingerprint, once_per_model
 from tokalign.storage import FileState, file_state, write_file
-from tokalign.tables.drafter_config import format_of, trained_for
+from tokalign.tables.drafter_config import format_of, known_format, reading, trained_for
 from tokalign.tables.drafter_formats import BLOCK_FORMATS, DrafterFormat
 from tokalign.tables.finding import (
     DRAFTER_CONFIG,
@@ -51,6 +51,7 @@ from tokalign.tables.finding import (
     drafter_folders,
     find_drafter_weights,
     read_drafter_config,
+    read_drafter_json,
 )
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
@@ -118,23 +119,32 @@ def _load_recurrent(folder: Path, model: Any) -> RecurrentDrafter:
     return drafter
 
 
-_READERS: dict[DrafterFormat, Callable[[Path, Any], TrainedDrafter]] = {
-    DrafterFormat.RECURRENT: _load_recurrent,
-    **dict.fromkeys(BLOCK_FORMATS, load_dflash),
-    DrafterFormat.EAGLE_3: load_eagle3,
-    DrafterFormat.MTP: load_mtp,
-    DrafterFormat.GEMMA_4: load_gemma4_assistant,
-    DrafterFormat.REDRAFTER: load_redrafter,
+_MAKERS: dict[DrafterFormat, Callable[[Mapping[str, Any], Weights, Any], TrainedDrafter]] = {
+    **dict.fromkeys(BLOCK_FORMATS, make_dflash),
+    DrafterFormat.EAGLE_3: make_eagle3,
+    DrafterFormat.MTP: make_mtp,
+    DrafterFormat.GEMMA_4: make_assistant,
+    DrafterFormat.REDRAFTER: make_redrafter,
 }
-"""What reads the drafter in a folder for a loaded target."""
+"""What makes a published drafter of its `config.json`, its weights, and a loaded target."""
+
+
+def read_drafter(folder: Path, model: Any) -> Any:
+    """The drafter in a folder, of whatever kind, for a loaded model, whose number format it takes.
+    Raises: MissingAssetError; BundleError for one that is damaged, or cannot be read or run;
+    IncompatibleError for another target, or one whose hidden states cannot be had."""
+    config = read_drafter_json(folder)
+    if (kind := known_format(config, str(folder))) is DrafterFormat.RECURRENT:
+        return _load_recurrent(folder, model)
+    with reading(str(folder)):
+        return _MAKERS[kind](config, read_weights(folder), model)
 
 
 def load_drafter(folder: Path, target: Target) -> TrainedDrafter:
-    """Read the drafter in a folder, for this target, whose number format it takes. Raises:
-    MissingAssetError; BundleError for one that is damaged or in an unknown format; as
-    `require_target`; IncompatibleError for a target whose hidden states cannot be had."""
+    """The drafter in a folder, if it is for this target. Raises: as `require_target` and
+    `read_drafter`."""
     require_target(folder, target)
-    return _READERS[format_of(folder)](folder, target.model)
+    return cast("TrainedDrafter", read_drafter(folder, target.model))
 
 
 def require_target(folder: Path, target: Target) -> None:

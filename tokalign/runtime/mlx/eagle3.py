@@ -20,7 +20,7 @@ from mlx_lm.models.base import create_causal_mask
 from mlx_lm.models.llama import Attention, TransformerBlock
 
 from tokalign.runtime.mlx.cached_drafter import CachedDrafter
-from tokalign.runtime.mlx.published_drafter import TapsDrafter, Weights, from_folder
+from tokalign.runtime.mlx.published_drafter import TapsDrafter, Weights
 from tokalign.runtime.rounds import Array
 from tokalign.tables.drafter_config import refuse
 from tokalign.tables.eagle3_config import Eagle3Config
@@ -104,9 +104,8 @@ def _in_window(mask: Any, rows: int, cache: Any, window: int) -> Array:
     return mask & (mx.arange(mask.shape[1]) >= mask.sum(axis=1, keepdims=True) - window)
 
 
-@from_folder
-def load_eagle3(config: Mapping[str, Any], weights: Weights, target: Any) -> Eagle3Drafter:
-    """See `from_folder`."""
+def make_eagle3(config: Mapping[str, Any], weights: Weights, target: Any) -> Eagle3Drafter:
+    """As `make_dflash`."""
     named = {
         key.replace("midlayer.", "layers.0."): value
         for key, value in weights.items()

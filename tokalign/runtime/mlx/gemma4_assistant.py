@@ -19,7 +19,7 @@ from mlx_lm.models.gemma4_text import DecoderLayer, ModelArgs
 
 from tokalign.errors import IncompatibleError
 from tokalign.runtime.mlx.beam_search import BeamSession, State
-from tokalign.runtime.mlx.published_drafter import Weights, fill, from_folder
+from tokalign.runtime.mlx.published_drafter import Weights, fill
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.short_head import among_all
 from tokalign.runtime.mlx.trained_drafter import TargetEnds, TrainedDrafter
@@ -150,11 +150,8 @@ def _contents(layer: Any) -> tuple[Array, Array]:
     return layer.keys[..., : layer.offset, :], layer.values[..., : layer.offset, :]
 
 
-@from_folder
-def load_gemma4_assistant(
-    config: Mapping[str, Any], weights: Weights, target: Any
-) -> Gemma4Assistant:
-    """See `from_folder`."""
+def make_assistant(config: Mapping[str, Any], weights: Weights, target: Any) -> Gemma4Assistant:
+    """As `make_dflash`."""
     drafter = Gemma4Assistant(config, target)
     for layer in drafter.layers:  # a rotary embedding looks at its base when it is used
         mx.eval(layer.self_attn.rope(mx.zeros((1, 1, layer.self_attn.head_dim))))

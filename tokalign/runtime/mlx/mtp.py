@@ -29,7 +29,7 @@ from mlx_lm.models.cache import KVCache, make_prompt_cache
 
 from tokalign.errors import IncompatibleError
 from tokalign.runtime.mlx.cached_drafter import CachedDrafter
-from tokalign.runtime.mlx.published_drafter import Weights, fill, from_folder, read_weights
+from tokalign.runtime.mlx.published_drafter import Weights, fill, read_weights
 from tokalign.runtime.mlx.taps import MOST_ROWS, KeptRows, state_rows
 from tokalign.runtime.mlx.trained_drafter import TargetEnds
 from tokalign.runtime.rounds import Array
@@ -84,9 +84,8 @@ def holds_mtp(folder: Path, target: Any) -> bool:
     return kind in GOES_ON_NORMED and bool(_own_weights(read_weights(folder), target))
 
 
-@from_folder
-def load_mtp(config: Mapping[str, Any], everything: Weights, target: Any) -> MtpDrafter:
-    """See `from_folder`."""
+def make_mtp(config: Mapping[str, Any], everything: Weights, target: Any) -> MtpDrafter:
+    """As `make_dflash`."""
     weights = _own_weights(everything, target)
     if not weights:
         raise ValueError(

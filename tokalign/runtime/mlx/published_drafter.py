@@ -6,9 +6,9 @@ to be called exactly as those of the network.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self, TypeAlias, TypeVar, cast
+from typing import Any, Self, cast
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -20,27 +20,9 @@ from tokalign.runtime.mlx.short_head import among_all
 from tokalign.runtime.mlx.taps import KeptRows, taps_of
 from tokalign.runtime.mlx.trained_drafter import TargetEnds, TrainedDrafter
 from tokalign.runtime.rounds import Array
-from tokalign.tables.drafter_config import DrafterShape, reading
-from tokalign.tables.finding import read_drafter_json
+from tokalign.tables.drafter_config import DrafterShape
 
-Drafter = TypeVar("Drafter", bound=TrainedDrafter)
 Weights = Mapping[str, Array]
-
-Made: TypeAlias = Callable[[Mapping[str, Any], Weights, Any], Drafter]
-"""Makes a drafter of its `config.json`, the weights of its folder, and its loaded target."""
-
-
-def from_folder(make: Made[Drafter]) -> Callable[[Path, Any], Drafter]:
-    """What reads the drafter in a folder for a loaded target, whose number format it takes. Raises:
-    BundleError, with the folder's name, for one that cannot be read or run; IncompatibleError for
-    another target."""
-
-    def load(folder: Path, target: Any) -> Drafter:
-        config = read_drafter_json(folder)
-        with reading(str(folder)):
-            return make(config, read_weights(folder), target)
-
-    return load
 
 
 def read_weights(folder: Path) -> dict[str, Array]:

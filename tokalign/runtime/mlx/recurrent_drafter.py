@@ -19,7 +19,7 @@ import mlx.nn as nn
 from msgspec import Meta, Struct, convert
 
 from tokalign.runtime.mlx.beam_search import BeamSession, State, Step
-from tokalign.runtime.mlx.published_drafter import Weights, fill, from_folder
+from tokalign.runtime.mlx.published_drafter import Weights, fill
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.trained_drafter import TargetEnds, TrainedDrafter
 from tokalign.runtime.rounds import Array
@@ -159,10 +159,9 @@ class RecurrentSession(BeamSession):
         return self._step(state, ids)
 
 
-@from_folder
-def load_redrafter(config: Mapping[str, Any], weights: Weights, target: Any) -> RecurrentDrafter:
-    """Read one as published with the paper, whose head is its own and whose state is as wide as the
-    target's. See `from_folder`.
+def make_redrafter(config: Mapping[str, Any], weights: Weights, target: Any) -> RecurrentDrafter:
+    """Make one as published with the paper, whose head is its own and whose state is as wide as the
+    target's; as `make_dflash`.
 
     | checkpoint | here |
     |---|---|
