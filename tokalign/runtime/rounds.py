@@ -89,11 +89,10 @@ TARGET = "target"
 class Proposal:
     """A guess at how the target goes on, and what drafting it cost.
 
-    tree: the ids to verify in one pass, one row each; empty where a drafter has no guess.
-    draft_passes: passes of a draft model; counts: what translation did (`docs/metrics.md`).
-    waited: seconds that drafting waited for passes of other generations.
-    run_ahead: nothing will be proposed in the next round either, so its pass may start now.
-    bare: drafting rests, so the target's top-k logits are not kept for later drafts.
+    tree: the ids to verify in one pass, one row each. counts: what translation did
+    (`docs/metrics.md`). waited: seconds that drafting waited for passes of other generations.
+    run_ahead: nothing will be proposed in the next round either, so its pass may start now. bare:
+    drafting rests, so the target's top-k logits are not kept for later drafts.
     """
 
     tree: TokenTree[TargetId] = EMPTY_TREE

@@ -40,13 +40,10 @@ _OF_DSPARK = {"sample_from_anchor": True, "markov_rank": 256, "enable_confidence
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DFlashConfig(DrafterShape):
-    """The shape of a drafter, named as in its `config.json`.
-
-    block_size: slots of a pass, the first of which has the last committed id.
-    sample_from_anchor: whether that slot guesses, too.
-    whole_window: whether all slots see the same window of the context.
-    conv_kernel_size, selector_rank, markov_rank: 0 for a network without these parts.
-    """
+    """The shape of a drafter, named as in its `config.json`. block_size: slots of a pass, the first
+    of which has the last committed id. sample_from_anchor: whether that slot guesses, too.
+    whole_window: whether all slots see the same window of the context. conv_kernel_size,
+    selector_rank, markov_rank: 0 for a network without these parts."""
 
     is_causal: bool | None = None
     whole_window: bool = False

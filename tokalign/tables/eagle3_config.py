@@ -35,11 +35,9 @@ _KNOWN = SHAPE_KEYS | {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Eagle3Config(DrafterShape):
-    """The shape of a drafter, named as in its `config.json`.
-
-    norm_before_fc, fc_norm: a norm over what it reads of all of them, or one for each.
-    norm_output: whether it goes on from its normed outputs.
-    """
+    """The shape of a drafter, named as in its `config.json`. norm_before_fc, fc_norm: a norm over
+    all that it reads, or one for each layer. norm_output: whether it goes on from its normed
+    outputs."""
 
     tie_word_embeddings: bool = False
     norm_before_residual: bool = False

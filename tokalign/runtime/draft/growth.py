@@ -66,10 +66,7 @@ class BlockAnswer(Answer):
 
     A state is the position of the last id, -1 for the text, and that id if the block knows what
     comes after it. So where another source knows a path, the block's probabilities join it at every
-    depth, on every branch. Few trees reach the last positions, so log-odds are computed where they
-    are asked for.
-    positions: for each position its most probable ids. links: for each position but the last, those
-    of the next one after some of its ids; empty if none are known.
+    depth, on every branch. positions, links: as of `dflash_session.Guess`.
     """
 
     def __init__(
@@ -251,11 +248,9 @@ class Growth:
                 return
             node = self._seen + 1
             self._mixer.learn(self._candidates[node], token, self._depths[node])
-            before, self._seen = self._seen, None
-            for index, parent in enumerate(self.parents):
-                if parent == before and self.ids[index] == token:
-                    self._seen = index
-                    break
+            found = zip(self.parents, self.ids, strict=True)
+            key = self._seen, token
+            self._seen = next((index for index, pair in enumerate(found) if pair == key), None)
 
     def best_tree(
         self, times: Sequence[float], *, all_rows: bool, over: float = 0.0

@@ -45,10 +45,9 @@ class Balance:
 
 @dataclass(slots=True, kw_only=True)
 class Losses:
-    """Whether drafting of one request has to rest, because it has lost what it may lose.
+    """Whether drafting of one request has to rest, because it has lost what it may lose: a share of
+    its own tokens, and all requests together one of all their tokens.
 
-    A request may lose a share of its own tokens, and all together one of all their tokens. So a
-    session of short requests may lose what one long request may.
     A rest must not outlast its cause, which may have been another text or a slow moment of the
     machine. So a draft that promises much is tried, the sooner the more it promises: one that
     promises twice plain decoding's rate after `_FIRST_WAIT` rounds, and after twice as many

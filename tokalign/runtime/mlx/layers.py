@@ -266,14 +266,11 @@ def expected_bytes(layers: Sequence[Any], ids: int, options: CacheOptions = _UNQ
 
 def _most_rows(layer: Any) -> int:
     """How many positions a cache keeps at most."""
-    match layer:
-        case WindowCache():
-            return layer.max_size + 2 * SLACK
-        case RotatingKVCache():
-            return int(layer.max_size)
-        case ChunkedKVCache():
-            return 2 * int(layer.chunk_size)
-    return UNBOUNDED
+    if isinstance(layer, WindowCache):
+        return layer.max_size + 2 * SLACK
+    if isinstance(layer, ChunkedKVCache):
+        return 2 * int(layer.chunk_size)
+    return int(layer.max_size) if isinstance(layer, RotatingKVCache) else UNBOUNDED
 
 
 def _states(layers: Sequence[Any]) -> list[Array]:

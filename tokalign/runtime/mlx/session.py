@@ -28,12 +28,9 @@ from tokalign.tokenizer.vocabulary import Id, TargetId
 
 
 class PassRows(NamedTuple, Generic[Id]):
-    """What one session reads in a pass.
-
-    ids: the context, and a chain after it. begin: the index of the first token to read. tokens: to
-    read. wanted: of how many rows, the last ones, the logits are wanted. tree: after `ids`, if it
-    is no chain.
-    """
+    """What one session reads in a pass. ids: the context, and a chain after it. begin: the index of
+    the first token to read. wanted: of how many rows, the last ones, the logits are wanted. tree:
+    after `ids`, if it is no chain."""
 
     ids: list[Id]
     begin: int

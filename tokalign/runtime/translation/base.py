@@ -25,14 +25,11 @@ Learned: TypeAlias = Callable[[int], Sequence[float]]
 
 
 class Asked(NamedTuple):
-    """What a drafter asks of a translation.
-
-    steps: passes at most, 1 or more; the first one also brings the draft model's cache up to date.
-    alternatives: how many ids may be proposed besides one for each pass, so that passes extend
-    several branches; 0 for a target that cannot verify a tree.
-    learned: gives the probabilities that the draft model does not state.
-    guesses: gives what others expect after the text, for a first pass that reads that, too.
-    """
+    """What a drafter asks of a translation: `steps` passes at most (1 or more), of which the first
+    also brings the draft model's cache up to date. alternatives: how many ids may be proposed
+    besides one for each pass; 0 for a target that cannot verify a tree. learned: gives the
+    probabilities that the draft model does not state. guesses: gives what others expect after the
+    text, for a first pass that reads that, too."""
 
     steps: int
     alternatives: int
