@@ -51,9 +51,10 @@ from tokalign.api.assemble import keep_loaded
 from tokalign.runtime.cost import read_curve
 from tokalign.runtime.draft.costs import LearnedCosts, PassTimes
 from tokalign.runtime.draft.knowledge import Knowledge
-from tokalign.runtime.draft.tree import FREE_ROWS, ComingNoise
+from tokalign.runtime.draft.tree import FREE_ROWS
 from tokalign.runtime.drafting import Drafting, make_drafter
 from tokalign.runtime.loop import Decoding, Limits
+from tokalign.runtime.mlx.noise import NoiseAhead
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.weights import vocabulary_size
 from tokalign.runtime.options import DraftingOptions
@@ -81,7 +82,7 @@ WIDE = ("m3-max", "m4-pro-8-bit", "m5-max")
 TRAINING = 10
 """The first prompts, which weights may have been fitted to."""
 
-Maker = Callable[[RowStore | None, ComingNoise | None], Drafter]
+Maker = Callable[[RowStore | None, NoiseAhead | None], Drafter]
 
 
 @dataclass(frozen=True)
@@ -153,7 +154,7 @@ def measured(outputs: OwnOutputs, condition: Condition) -> Found:
 def drafting_as(drafting: Drafting) -> Condition:
     """A way to draft that tokalign has."""
 
-    def make(store: RowStore | None, noise: ComingNoise | None) -> Drafter:
+    def make(store: RowStore | None, noise: NoiseAhead | None) -> Drafter:
         known = replace(drafting, logits=store)  # type: ignore[arg-type]
         return make_drafter(known, noise=noise)
 

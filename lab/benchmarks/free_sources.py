@@ -50,11 +50,11 @@ from tokalign.runtime.cost import read_curve
 from tokalign.runtime.draft.costs import MAX_DRAFT, LearnedCosts, PassTimes
 from tokalign.runtime.draft.knowledge import NO_TIME, Knowledge, ModelKnowledge
 from tokalign.runtime.draft.neural import DRAFT
-from tokalign.runtime.draft.tree import ComingNoise
 from tokalign.runtime.draft.trust import Mixing
 from tokalign.runtime.drafting import Drafting, make_drafter, make_model_drafter
 from tokalign.runtime.loop import Decoding, Limits
 from tokalign.runtime.mlx.draft_session import DraftModelSession
+from tokalign.runtime.mlx.noise import NoiseAhead
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.options import DraftingOptions
 from tokalign.runtime.remembered import OutputStore
@@ -239,7 +239,7 @@ def sampling_of(answer: Answer) -> Sampling:
     return Sampling(temperature=answer.temp, seed=seed_of(answer.kind, answer.number))
 
 
-def noise_of(answer: Answer, vocabulary: int) -> ComingNoise | None:
+def noise_of(answer: Answer, vocabulary: int) -> NoiseAhead | None:
     """The noise that the answer was drawn with."""
     return sampling_of(answer).noise_ahead(vocabulary) if answer.temp else None
 

@@ -42,11 +42,12 @@ from tokalign.runtime.draft.costs import LearnedCosts, PassTimes
 from tokalign.runtime.draft.knowledge import Knowledge, ModelKnowledge, new_worth
 from tokalign.runtime.draft.lookup import LogitStore
 from tokalign.runtime.draft.neural import DRAFT, ModelDrafter, NeuralDrafter
-from tokalign.runtime.draft.tree import FREE_ROWS, ComingNoise
+from tokalign.runtime.draft.tree import FREE_ROWS
 from tokalign.runtime.draft.trust import Mixing
 from tokalign.runtime.drafting import Drafting, make_drafter, make_model_drafter
 from tokalign.runtime.loop import Decoding, Limits
 from tokalign.runtime.mlx.draft_session import DraftModelSession
+from tokalign.runtime.mlx.noise import NoiseAhead
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.weights import vocabulary_size
 from tokalign.runtime.options import DEFAULT_ALTERNATIVES, DraftingOptions
@@ -156,7 +157,7 @@ class World:
 
     def rounds(
         self,
-        make: Callable[[Answers, Drafting, ComingNoise | None], Drafter],
+        make: Callable[[Answers, Drafting, NoiseAhead | None], Drafter],
         timed: Callable[[Verifier], Verifier] = lambda verifier: verifier,
         *,
         options: Mapping[str, object] = MappingProxyType({}),
@@ -191,10 +192,10 @@ def fixed_rows(world: World, counts: Sequence[int], steps: int) -> None:
     click.echo("| | " + " | ".join(map(str, counts)) + " |")
     click.echo("|---" * (1 + len(counts)) + "|")
 
-    def free(_: Answers, how: Drafting, noise: ComingNoise | None) -> Drafter:
+    def free(_: Answers, how: Drafting, noise: NoiseAhead | None) -> Drafter:
         return make_drafter(how, noise=noise)
 
-    def both(answers: Answers, how: Drafting, noise: ComingNoise | None) -> Drafter:
+    def both(answers: Answers, how: Drafting, noise: NoiseAhead | None) -> Drafter:
         return make_drafter(how, RecordedModel(answers, steps), noise=noise)
 
     for name, make in (("free sources", free), (f"and the draft model, K = {steps}", both)):
@@ -239,7 +240,7 @@ def controlled(world: World, costs: RoundCosts, *, method: str, with_model: bool
     def took(passes: int) -> None:
         clock.now += passes * costs.draft_pass
 
-    def make(answers: Answers, how: Drafting, noise: ComingNoise | None) -> Drafter:
+    def make(answers: Answers, how: Drafting, noise: NoiseAhead | None) -> Drafter:
         models = [RecordedModel(answers, MOST_PASSES, took)] if with_model else []
         return make_drafter(how, *models, noise=noise)
 
@@ -252,7 +253,7 @@ def controlled(world: World, costs: RoundCosts, *, method: str, with_model: bool
 def cost_aware(world: World, costs: RoundCosts, steps: int) -> str:
     """What the cost-aware hybrid makes of them."""
 
-    def make(answers: Answers, how: Drafting, noise: ComingNoise | None) -> Drafter:
+    def make(answers: Answers, how: Drafting, noise: NoiseAhead | None) -> Drafter:
         return make_drafter(how, RecordedModel(answers, steps), noise=noise)
 
     rounds = list(world.rounds(make, costs=costs))

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.draft.lookup import KEPT
-from tokalign.runtime.draft.tree import ComingNoise
 from tokalign.runtime.drafting import NoDrafter
 from tokalign.runtime.loop import Decoding, Limits, TargetVerifier
+from tokalign.runtime.mlx.noise import NoiseAhead
 from tokalign.runtime.mlx.sampling import Sampler, Sampling
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.rounds import Context, Proposal, RowStore, Verdict
@@ -86,7 +86,7 @@ class Text:
         """What is to be decoded."""
         return self.ids[self.given : -MOST_DEPTH]
 
-    def noise(self, vocabulary: int) -> ComingNoise | None:
+    def noise(self, vocabulary: int) -> NoiseAhead | None:
         """The noise that its ids are chosen with; None for a given text."""
         sampler = self.sampler
         return sampler.noise_ahead(vocabulary) if isinstance(sampler, Sampling) else None

@@ -20,7 +20,7 @@ from tokalign.runtime.draft.lookup import (
 from tokalign.runtime.draft.mixing import Source
 from tokalign.runtime.draft.neural import ModelDrafter, NeuralDrafter, make_translation
 from tokalign.runtime.draft.suffix_automaton import SuffixAutomaton
-from tokalign.runtime.draft.tree import ComingNoise, TreeDrafter
+from tokalign.runtime.draft.tree import TreeDrafter
 from tokalign.runtime.draft.trust import Mixing
 from tokalign.runtime.grammar import Constraint
 from tokalign.runtime.options import DEFAULT_DRAFT_TOKENS, NO_DICTIONARY, DraftingOptions
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from tokalign.runtime.chat import Prompt
     from tokalign.runtime.mlx.draft_session import DraftModelSession
+    from tokalign.runtime.mlx.noise import NoiseAhead
     from tokalign.runtime.mlx.sampling import Sampling
     from tokalign.runtime.request import Request
     from tokalign.runtime.translation.base import Pair
@@ -128,7 +129,7 @@ def make_drafter(
     drafting: Drafting,
     *models: ModelDrafter,
     branches: bool = True,
-    noise: ComingNoise | None = None,
+    noise: NoiseAhead | None = None,
     constraint: Constraint | None = None,
     size: int = UNBOUNDED,
 ) -> Drafter:

@@ -15,7 +15,7 @@ Source: best-first growth after OPT-Tree (Wang et al., 2024) and SuffixDecoding 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from tokalign.runtime.draft.costs import Costs, Plan
 from tokalign.runtime.draft.growth import Answer, AskedText, Growth
@@ -26,19 +26,15 @@ from tokalign.runtime.rounds import UNBOUNDED, Context, Drafter, Proposal, Round
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
+if TYPE_CHECKING:
+    from tokalign.runtime.mlx.noise import NoiseAhead
+
 MOST_READ, _LEAST_READ = 5, 0.1
 """How many ids of the sources a draft model may read, and how probable each of them has to be. With
 the end of the text they make a pass of eight rows (`translation/read_ahead.py`)."""
 
 FREE_ROWS = Costs(rows=(1.0,))
 """Costs under which any number of rows takes one pass, as emulators count."""
-
-
-class ComingNoise(Protocol):
-    """Knows the noise that the target's choices at coming positions will be made with."""
-
-    def rows(self, position: int) -> Sequence[Sequence[float]]:
-        """e to the noise of every id, for `position` and as many further ones as are known."""
 
 
 class TreeDrafter(Drafter):
@@ -55,7 +51,7 @@ class TreeDrafter(Drafter):
         self,
         sources: Sequence[Source],
         *,
-        noise: ComingNoise | None = None,
+        noise: NoiseAhead | None = None,
         costs: Costs = FREE_ROWS,
         max_tokens: int = 8,
         rows: int | None = None,

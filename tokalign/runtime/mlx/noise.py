@@ -77,8 +77,8 @@ _POSITIONS, _BLOCKS = 8, 6
 
 
 class NoiseAhead:
-    """The noise of the target's next choices, on the host (`tree.ComingNoise`). It depends on no
-    token, so it is computed while the host drafts in an earlier round."""
+    """The noise of the target's next choices, on the host. It depends on no token, so it is
+    computed while the host drafts in an earlier round."""
 
     def __init__(self, noise: Noise, vocabulary: int) -> None:
         self._noise, self._vocabulary = noise, vocabulary
@@ -86,7 +86,7 @@ class NoiseAhead:
         self._coming: Array | None = None  # of the positions after those of `rows`
 
     def rows(self, position: int) -> list[Sequence[float]]:
-        """See `tree.ComingNoise`: for `_KNOWN` positions. `position` never decreases."""
+        """e to the noise of every id, for `_KNOWN` positions. `position` never decreases."""
         self._rows, self._first = self._rows[position - self._first :], position
         if len(self._rows) < _KNOWN:
             coming = self._coming if self._rows else None  # else far behind, or not begun

@@ -113,9 +113,7 @@ class ExactTranslation:
             steps = asked.steps - 1
             tree, back = self._grow(covers, session, len(ids), steps, noise, ahead, known)
         else:
-            ranked = self._rank(covers, noise)
-            found, back = self._chain(covers, ranked, session, ids, asked.steps - 1, counts)
-            tree = self._with_leaves(found, covers, ranked, asked)
+            tree, back = self._chain(covers, session, ids, asked, noise, counts)
         counts["masked"] += covers.masked
         if back:
             counts["healed"] += 1
@@ -197,31 +195,22 @@ class ExactTranslation:
     def _chain(
         self,
         covers: CandidateCovers,
-        ranked: Sequence[TargetId],
         session: DraftModelSession,
         ids: Sequence[TargetId],
-        steps: int,
+        asked: Asked,
+        noise: Array | None,
         counts: Counter[str],
-    ) -> tuple[Sequence[TargetId], int]:
-        """A chain after the best cover of the first of `ranked`, and how many tokens that takes
-        back. covers: all that are likely enough have been looked at."""
-        cover = covers.best_with(ranked[0])
-        found: Sequence[TargetId] = cover.ids or ()
+    ) -> tuple[TokenTree[TargetId], int]:
+        """A chain after the best cover, with other ids in the place of its first one, and how many
+        tokens the cover takes back. covers: all that are likely enough have been looked at."""
+        ranked = self._rank(covers, noise)
+        cover, steps = covers.best_with(ranked[0]), asked.steps - 1
+        chain: Sequence[TargetId] = cover.ids or ()
         if steps and cover.data:
-            text, first = self._text.ids, len(ids) + len(found)
+            text, first = self._text.ids, len(ids) + len(chain)
             own = [*text[: len(text) - cover.back], cover.token]
             drafted = session.draft(own, steps, self._firsts, self._sampler, first).ids
-            found = self._join_drafted(cover, drafted, counts)
-        return found, cover.back
-
-    def _with_leaves(
-        self,
-        chain: Sequence[TargetId],
-        covers: CandidateCovers,
-        ranked: Sequence[TargetId],
-        asked: Asked,
-    ) -> TokenTree[TargetId]:
-        """A chain with other ids in the place of its first one."""
+            chain = self._join_drafted(cover, drafted, counts)
         ranking = sorted(covers.mass.items(), key=itemgetter(1), reverse=True)
         probability = {token: min(1.0, mass / covers.possible) for token, mass in ranking}
         if self._sampler is None:
@@ -230,9 +219,8 @@ class ExactTranslation:
         else:  # how often a drawn id is right is another question
             others, stated = [*ranked], []
         leaves = [(token, probability[token]) for token in others if token not in chain[:1]]
-        return chain_with_leaves(
-            chain, asked.learned, stated=stated, leaves=leaves[: asked.alternatives]
-        )
+        leaves = leaves[: asked.alternatives]
+        return chain_with_leaves(chain, asked.learned, stated=stated, leaves=leaves), cover.back
 
     def _rank(self, covers: CandidateCovers, noise: Array | None) -> list[TargetId]:
         """The next target token, then alternatives to it if it is drawn. Covers that were not
