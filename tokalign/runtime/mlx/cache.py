@@ -255,8 +255,6 @@ class ModelCache(Generic[Id]):
                 "a pass over this cache was interrupted, and what it had read is not known; make a "
                 "new one, and give the whole text"
             )
-        self._unread.clear()
-        self._branches = None
         self._begin_anew()
 
     def _settle_branches(self, ids: list[Id]) -> None:
@@ -288,9 +286,7 @@ class ModelCache(Generic[Id]):
         """Go on with an empty cache. Raises: CacheError if ids that are not known would be lost."""
         if self.unknown_positions:
             raise _cannot_rewind(sorted({type(c).__name__ for c in self.layers}))
-        with self._changing():
-            self._layers.renew(self._new_layers())
-            self._held = []
+        self.adopt(self._new_layers(), [])
 
     def _read_unread(self) -> None:
         """Read ids that were fed while they were computing; by now they are known."""

@@ -64,13 +64,13 @@ class ModelSession(ModelCache[Id]):
         holds of `ids` is not computed again, except for those positions."""
         ids = list(ids)
         assert 0 < last <= len(ids), f"{last} rows of {len(ids)} ids"
-        return self.run(self._chain(ids, last))
+        return self.run(self._after(ids, last))
 
     def reads(self, ids: list[Id], tree: TokenTree[Id]) -> PassRows[Id]:
         """What a pass reads that verifies a tree after `ids`; the cache is made ready for it."""
         if tree.chain_length == len(tree):
-            return self._chain([*ids, *tree.ids], 1 + len(tree))
-        return self._branching(ids, tree)
+            return self._after([*ids, *tree.ids], 1 + len(tree))
+        return self._after(ids, 1, tree)
 
     def have_read(self, rows: PassRows[Id], taps: Array = None) -> None:
         """A pass has read these rows. taps: of it, if it was another model's."""
@@ -88,15 +88,12 @@ class ModelSession(ModelCache[Id]):
                 self._kept.note(rows.begin, taps)
             self._kept.keep(ids, tree)
 
-    def _chain(self, ids: list[Id], last: int) -> PassRows[Id]:
+    def _after(self, ids: list[Id], last: int, tree: TokenTree[Id] | None = None) -> PassRows[Id]:
+        """The last ids, and a tree after them."""
         kept = self.catch_up(ids, last)
-        self.quantize()
-        return PassRows(ids, kept, ids[kept:], last)
-
-    def _branching(self, ids: list[Id], tree: TokenTree[Id]) -> PassRows[Id]:
-        kept = self.catch_up(ids, 1)
         self.quantize()  # which replaces layers, so it comes before their masks are set
-        return PassRows(ids, kept, [*ids[kept:], *tree.ids], 1 + len(tree), tree)
+        branches = () if tree is None else tree.ids
+        return PassRows(ids, kept, [*ids[kept:], *branches], last + len(branches), tree)
 
     def run(self, rows: PassRows[Id]) -> Array:
         """The wanted logits f[wanted, vocabulary] of a pass, lazy."""
@@ -140,7 +137,7 @@ class ModelSession(ModelCache[Id]):
         of the others are computed. None computes the row of the last context id, then all others.
         """
         if computed is None:
-            return self.run(self._branching(list(ids), tree))
+            return self.run(self._after(list(ids), 1, tree))
         self.quantize()
         tokens = list(tree.ids[computed:])
         return self.run(PassRows(list(ids), len(ids) + computed, tokens, len(tokens), tree))
