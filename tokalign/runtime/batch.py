@@ -97,8 +97,7 @@ class _Turn:
 
 class SharedPasses:
     """Rounds whose proposals are all verified in one pass. watch: as of their sessions. costs: of
-    passes, from which the rows of a round are chosen; None where the lengths of drafts are given.
-    """
+    passes, from which the rows of a round are chosen; None where lengths are given."""
 
     shares_passes = True
 

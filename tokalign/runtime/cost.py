@@ -113,9 +113,8 @@ class CostCurve:
         return replace(self, draft_pass=None, tree_pass=None, machine=machine, notes={})
 
     def expectation(self, *, assumed_draft: float = 0.0) -> str:
-        """Say in a sentence what the curve means for someone who wants to decode faster, by the
-        fewest rows that were measured. assumed_draft: a pass of the draft model in plain passes, if
-        the curve does not know it."""
+        """Say in a sentence what the curve means for decoding, by the fewest rows that were
+        measured. assumed_draft: a draft pass in plain passes, if the curve does not know it."""
         device, single = self.machine.device if self.machine else self.name, self.rows[1].median
         fewest = min((count for count in self.rows if count > 1), default=None)
         if fewest is None:
@@ -135,8 +134,7 @@ class CostCurve:
 
     @classmethod
     def from_json(cls, saved: Any, *, name: str) -> Self:
-        """Read what `to_json` wrote. Raises: UsageError, with `name`, for anything that is not a
-        curve of this version."""
+        """Read what `to_json` wrote. Raises: UsageError, with `name`, for anything else."""
         try:
             if (saved["format"], saved["version"]) != (FORMAT, VERSION):
                 raise ValueError(f"it has format {saved['format']} version {saved['version']}")

@@ -50,9 +50,8 @@ from tokalign.tokenizer.vocabulary import DraftId, Id, TargetId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LanguageModel(Generic[Id]):
-    """A model with its tokenizer, typed by whose ids it speaks. model: an mlx-lm model. folder:
-    where its files are, if known. name: its Hub repository, or else what it was loaded by.
-    stop_ids: end its output."""
+    """A model with its tokenizer, typed by whose ids it speaks. model: an mlx-lm model. name: its
+    Hub repository, or else what it was loaded by. stop_ids: end its output."""
 
     model: Any
     tokenizer: Tokenizer[Id]
@@ -90,9 +89,8 @@ class LanguageModel(Generic[Id]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoder:
-    """Models, tables and defaults of a run, which all its requests share. drafter: one that was
-    trained on the target. drafting: tables, what was learned, and the options of requests that
-    bring none."""
+    """Models, tables and defaults of a run, which all its requests share. drafting: tables, what
+    was learned, and the options of requests that bring none."""
 
     target: LanguageModel[TargetId]
     draft: LanguageModel[DraftId] | None = None
@@ -301,8 +299,7 @@ def ends_of(
     trust_remote_code: bool = False,
 ) -> frozenset[Id]:
     """The ids that end an output of the model in `folder`: with "all" those of `stop_ids`, with
-    "mlx-lm" those of mlx-lm, which knows no roles of special tokens. Raises: UsageError for another
-    `ends`."""
+    "mlx-lm" those of mlx-lm. Raises: UsageError for another `ends`."""
     if ends == ALL_ENDS:
         return stop_ids(tokenizer, config)
     if ends != MLX_LM_ENDS:

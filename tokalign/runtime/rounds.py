@@ -26,8 +26,7 @@ _LATEST = 64  # ids among which the first that differs is looked for first: some
 
 
 def common_prefix(left: list[Id], right: list[Id]) -> int:
-    """How many leading ids agree. Cost: about 4 µs per 1,000 ids, each of which is compared once or
-    twice."""
+    """How many leading ids agree. Cost: about 4 µs per 1,000 ids."""
     low, high = 0, min(len(left), len(right))
     middle = max(high - _LATEST, (high + 1) // 2)
     while low < high:
@@ -134,13 +133,10 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """One pass of the target: the proposal, the verdict and the time they took.
-
-    limit: how many ids the drafter was asked for at most. emitted: the accepted ids, then the
-    target's own. seconds: of the whole round. drafting, verification: without what they waited for
-    passes of other generations. ends: why the generation ends with this round, if it does.
-    The other fields are as in a `Proposal` and a `Verdict`.
-    """
+    """One pass of the target: the proposal, the verdict and the time they took. limit: how many ids
+    the drafter was asked for at most. emitted: the accepted ids, then the target's own. seconds: of
+    the whole round. drafting, verification: without what they waited for passes of other
+    generations. ends: why the generation ends with this round, if it does."""
 
     limit: int
     tree: TokenTree[TargetId]

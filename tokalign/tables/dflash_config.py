@@ -65,8 +65,7 @@ class DFlashConfig(DrafterShape):
 
     @classmethod
     def from_json(cls, config: Config) -> DFlashConfig:
-        """Read a `config.json`. Raises: ValueError and others (see `reading`) for one that cannot
-        be run."""
+        """Read a `config.json`. Raises: as `reading` expects, for one that cannot be run."""
         refuse(key for key in _OTHER_NETWORKS if config.get(key))
         is_dspark = drafter_format(config) is DrafterFormat.DSPARK
         made = cls.read((_OF_DSPARK if is_dspark else {}) | _unpacked(config))

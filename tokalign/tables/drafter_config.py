@@ -194,8 +194,7 @@ class StateShape:
 
     @classmethod
     def from_json(cls, config: Mapping[str, Any]) -> Self:
-        """Read a `config.json`. Raises: ValueError and others (see `reading`) for one that cannot
-        be run."""
+        """Read a `config.json`. Raises: as `reading` expects, for one that cannot be run."""
         kind = drafter_format(config)
         if kind in _STATE_KEYS:
             refuse_unknown(config, _STATE_KEYS[kind])

@@ -47,8 +47,7 @@ class Eagle3Config(DrafterShape):
 
     @classmethod
     def from_json(cls, config: Mapping[str, Any]) -> Eagle3Config:
-        """Read a `config.json`. Raises: ValueError and others (see `reading`) for one that cannot
-        be run."""
+        """Read a `config.json`. Raises: as `reading` expects, for one that cannot be run."""
         nested = config.get("transformer_layer_config") or {}
         config = {"num_hidden_layers": 1, **nested, **config}
         own = dict(config.get("eagle_config") or {})

@@ -30,11 +30,8 @@ SEPARATOR = TargetId(-1)
 """Stands between outputs; a copy ends before it."""
 
 ONLY, AGREED, LATEST = range(3)
-"""Kinds of a match.
-
-ONLY: it occurred once before. AGREED: its first and its latest occurrence went on alike. LATEST:
-they did not, and the latest is copied.
-"""
+"""Kinds of a match: it occurred once before; its first and its latest occurrence went on alike; or
+they did not, and the latest is copied."""
 
 PRIORS = {
     ONLY: (0.25, 0.48, 0.62, 0.72, 0.78, 0.85, 0.88, 0.90, 0.91, 0.92, 0.93, 0.94, 0.95),
@@ -68,12 +65,9 @@ _RESUMED = "resumed"
 
 
 class Passage(NamedTuple):
-    """An earlier passage that is followed, through differences too.
-
-    left: where the text left it, as an index of the earlier text; 0 if none is followed. next: the
-    index of the id that is expected. run: how many ids agreed since the latest difference. gap: how
-    many ids came since the text left it.
-    """
+    """An earlier passage that is followed, through differences too. left: where the text left it,
+    as an index of the earlier text; 0 if none is followed. next: the index of the id that is
+    expected. run, gap: how many ids agreed since the latest difference, and came since then."""
 
     left: int = 0
     next: int = 0
@@ -96,8 +90,7 @@ _NOWHERE = MatchState()
 
 class ContextCopy:
     """A source that copies from prompt and output of one conversation, or from `outputs` instead,
-    such as those of a session, which are not changed. Cost: about 5 µs per token of context, 1 µs
-    per call of `expect`."""
+    which are not changed. Cost: 5 µs per token of context, 1 µs per call of `expect`."""
 
     def __init__(self, outputs: SuffixAutomaton | None = None) -> None:
         self.automaton = SuffixAutomaton() if outputs is None else outputs

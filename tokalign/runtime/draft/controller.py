@@ -164,8 +164,7 @@ class Controller(Drafter):
 
     def _is_better(self, draft: ModelDraft, offered: Plan, room: int) -> bool:
         """Whether a model is to draft, in place of what the free sources offer. Where it has to
-        read, the rest of the answer, of at most `room` ids, has to be expected to save that time.
-        """
+        read, the rest of the answer, of at most `room` ids, is expected to save that time."""
         plan = draft.plan
         if draft.trial or not draft.reading:
             return draft.trial or (self._pays(plan) and plan.rate > offered.rate)
@@ -179,8 +178,7 @@ class Controller(Drafter):
         return [self._models_losses] if self._free.can_offer else []
 
     def _forbids(self, plan: Plan, *accounts: Losses, by: ModelDraft | None = None) -> bool:
-        """Whether what was lost forbids a round, if it may bring nothing. by: who drafts, if it is
-        a model."""
+        """Whether what was lost forbids a round, if it may bring nothing. by: a model, if any."""
         plain = self.costs.plain
         worst = (self.costs.rows(1 + plan.length) + (by.time if by else 0.0)) / plain - 1.0
         return self.is_timed and any(one.forbids(plain * plan.rate, worst) for one in accounts)

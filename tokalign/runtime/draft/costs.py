@@ -52,8 +52,7 @@ class Costs:
 @dataclass(frozen=True, slots=True)
 class Plan:
     """How much to draft and the rate that this is expected to give. length: ids to propose, or
-    passes of a draft model. rate: tokens per unit of time. tokens: of the round, the target's own
-    included."""
+    passes of a draft model. rate: tokens per time. tokens: of the round, the target's included."""
 
     length: int
     rate: float
@@ -240,8 +239,7 @@ class LearnedCosts:
     def by_proposed(self, most: int, *, hopeful: bool = False) -> tuple[float, ...]:
         """Times of rounds that propose 0, 1, ..., `most` ids and do not run ahead. Included is what
         recurrent states will have to read again, as they go back when an id is rejected. hopeful:
-        take rows beyond those that were ever observed or measured to cost nothing, so that they are
-        tried."""
+        take rows that were never observed or measured to cost nothing, so that they are tried."""
         times = self.rows.table(1 + most + ceil(self._rereading))
         if self._rereading:
             further = np.arange(1, 1 + most) + self._rereading

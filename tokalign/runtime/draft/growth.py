@@ -114,8 +114,7 @@ def _odds_of_log(logprob: float) -> float:
 
 class AskedText:
     """A text that begins with the committed one: what the sources expect after it, once asked.
-    states: by reader (`TreeDrafter`); None for one that is not to be asked. expected: see
-    `Mixer.ask`."""
+    states: by reader (`TreeDrafter`); None for one that is not to be asked."""
 
     __slots__ = ("expected", "following", "states")
 
@@ -129,11 +128,9 @@ class Growth:
     """A tree of at most `limit` ids that grows best-first.
 
     Index 0 of the private lists is the text, and i + 1 the id at index i: a round makes too many
-    nodes for objects of a class.
-    advances: by reader, from the state of a text to that of one with one more id. answers: of
-    models, whose places follow those of the sources.
-    noise: by depth, see `Mixer.candidates`; at further depths it is not known. recent: see there.
-    rule: the state of the text in the grammar that the output follows, if there is one.
+    nodes for objects of a class. advances: by reader, from the state of a text to that of one with
+    one more id. answers: of models, whose places follow those of the sources. noise: by depth, as
+    far as it is known. rule: the state of the text in the grammar that the output follows, if any.
     """
 
     def __init__(
@@ -272,8 +269,7 @@ class Growth:
         return self.first(count), Plan(count, rate, tokens)
 
     def best_chain(self, times: Sequence[float]) -> tuple[TokenTree[TargetId], Plan]:
-        """The branch with the best expected rate, or its part with that rate. times: as of
-        `best_tree`."""
+        """The branch, or part of one, with the best expected rate. times: as of `best_tree`."""
         while self.next_reached() > _LEAST_OF_CHAIN and len(self.ids) < self._limit:
             self.grow()
         tokens = [1.0]

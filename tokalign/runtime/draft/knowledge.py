@@ -87,8 +87,7 @@ class ModelWorth:
         """The number of passes with the best expected rate. drafts: times of drafts of 1, 2, ...
         passes, up to the most there may be. acceptance: of this request. steps: the number to take,
         if it is given. beside: what the free sources would propose here. ahead: how many right ids
-        its first pass is expected to read ahead. luck: how much more often than expected its ids
-        are right."""
+        its first pass is expected to read ahead. luck: how much more often its ids are right."""
         fixed = None if steps is None else min(steps, len(drafts))
         most, (further, part) = fixed or len(drafts), divmod(ahead, 1.0)
         known = (acceptance or self.acceptance).probabilities(most + int(further) + 1)
@@ -143,8 +142,7 @@ def new_worth() -> dict[str, ModelWorth]:
 class ModelKnowledge:
     """What is known of a model that drafts. Times are counted in passes of the target over one row,
     for what slows one slows the other: a chip that gets hot, or other programs. drafts: time of a
-    draft by its passes. reading: of an id that it reads before it drafts. trials: when it is tried
-    although it does not pay."""
+    draft by its passes. reading: of an id. trials: when it is tried although it does not pay."""
 
     drafts: PassTimes
     worth: ModelWorth = field(default_factory=ModelWorth)

@@ -31,8 +31,7 @@ the best id of a context; they would make too much of the others. Fitted as thos
 
 
 class DictionaryDrafter(Drafter):
-    """Proposes what usually follows the longest suffix of the context that a table knows, up to
-    `max_tokens`."""
+    """Proposes what usually follows the longest suffix of the context that a table knows."""
 
     def __init__(self, table: Dictionary | Dictionaries, *, max_tokens: int = 8) -> None:
         self._table, self._max_tokens = table, max_tokens
@@ -59,9 +58,8 @@ class BlockTrust:
     It is the one whose first guess was lately right most often, counted in prose and in code apart.
     So a fence changes who is asked at once, and another language within two dozen ids. A second
     one besides would hold its silence against the best (`lab/results/packs.md`); but `chat`, which
-    has weights of its own, is asked beside it.
-    tokens: the bytes of the target's ids; without them all of a text is one block.
-    Cost: one look-up for each emitted id and dictionary, about 8 µs.
+    has weights of its own, is asked beside it. tokens: the bytes of the target's ids; without them
+    all of a text is one block. Cost: 8 µs for each emitted id and dictionary.
     """
 
     def __init__(self, tables: Mapping[str, Dictionary], tokens: Sequence[bytes]) -> None:

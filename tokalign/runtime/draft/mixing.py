@@ -41,32 +41,24 @@ LEAST_REACHED = 0.003
 
 
 class Source(Protocol):
-    """Says what it expects after any text, in microseconds.
-
-    A state stands for a text: the committed one, or that and a path of the tree. `None` stands for
-    one about which the source is not to be asked.
-    """
+    """Says what it expects after a text, in microseconds. A state stands for a text, the committed
+    one or that and a path of the tree; None for one about which it is not to be asked."""
 
     @property
     def name(self) -> str:
         """What it is called in statistics, and what trust in it is learned by."""
 
     def follow(self, ids: Sequence[TargetId]) -> Any:
-        """Read on in the committed text, and return its state.
-
-        ids: all of it; it only grows from call to call.
-        """
+        """Read on in the committed text `ids`, which only grows, and return its state."""
 
     def advance(self, state: Any, token: TargetId) -> Any:
         """The state after one more id."""
 
     def expect(self, state: Any) -> Sequence[tuple[TargetId, float]] | None:
-        """Ids that may come next, and the log-odds ln(p / (1 - p)) of each, the best guess first.
-
-        They are looked at in this order, up to the first that is too improbable. A dictionary names
-        those of shorter contexts last, though some of them are likelier: sorting them gains nothing
-        (`lab/results/host-time.md`). None or an empty sequence where it knows nothing.
-        """
+        """Ids that may come next, and the log-odds ln(p / (1 - p)) of each, the best guess first;
+        none where it knows nothing. They are looked at up to the first that is too improbable. A
+        dictionary names those of shorter contexts last, though some of them are likelier: sorting
+        them gains nothing (`lab/results/host-time.md`)."""
 
 
 _SUREST, _LEAST_SURE = 4, -5
@@ -103,12 +95,10 @@ _LEAST_OTHERS = 0.02
 
 
 class Mixer:
-    """Mixes what the sources of one request expect. Cost: about 10 µs a node.
-
-    names: of the sources. asked: the function of each that says what it expects after a state, and
-    the index of the reader that the state is of. Models, which are not `asked`, come last.
-    size: how many ids the target has; sources may know more, which are passed over.
-    """
+    """Mixes what the sources of one request expect. Cost: about 10 µs a node. names: of the
+    sources; models come last. asked: of each that is no model, the function that says what it
+    expects after a state, and the index of the reader that the state is of. size: how many ids the
+    target has; sources may know more, which are passed over."""
 
     def __init__(
         self,
@@ -155,10 +145,9 @@ class Mixer:
         allows: Callable[[TargetId], bool] | None = None,
         recent: Container[TargetId] = (),
     ) -> tuple[list[Candidate], list[float]]:
-        """The ids that may come next with a probability of at least `least`, in no order.
-
-        Returns: them, and their probabilities given the noise. Where that is known, less probable
-        ones are among them: to learn only from those that the noise lifts would be biased.
+        """The ids that may come next with a probability of at least `least`, in no order, and their
+        probabilities given the noise. Where that is known, less probable ones are among them: to
+        learn only from those that the noise lifts would be biased.
 
         answers: of the sources that expect anything. stated: what a source finds less probable than
         this is not looked at. noise: e to the noise that the target will choose with, by id, where

@@ -111,8 +111,7 @@ class _Position:
 
 _LEAST_REACHED = 0.07
 """Divided by the passes, the least probability of being reached for the ids of a tree that nobody
-else chooses from: with more passes a round costs more, so that a row more is a smaller part of it.
-"""
+else chooses from: with more passes a round costs more, and a row is a smaller part of it."""
 
 
 DRAFT, DRAFTER = "draft", "drafter"
@@ -127,13 +126,9 @@ class Passes(Protocol):
 
 
 class ModelDrafter(Drafter):
-    """A model that drafts in passes; one object per request.
-
-    kind: `DRAFT` or `DRAFTER`.
-    in_one_pass: whether any number of ids takes one pass; `steps` counts ids then.
-    steps: passes of a draft where the caller does not choose their number. alternatives: how many
-    ids a proposal may have besides one for each pass; 0 for a target that cannot verify a tree.
-    """
+    """A model that drafts in passes, for one request. kind: `DRAFT` or `DRAFTER`. in_one_pass:
+    whether any number of ids takes one pass; `steps` counts ids then. steps: passes of a draft
+    where the caller does not choose their number. alternatives: as of `Asked`."""
 
     kind = DRAFT
     in_one_pass = False

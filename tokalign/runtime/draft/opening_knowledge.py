@@ -58,9 +58,8 @@ def opening_knowledge(
 
 
 def shared_knowledge(target: Any, *drafts: Any, **how: Any) -> Knowledge:
-    """The knowledge of loaded models in this process: one request learns for the next. That of the
-    latest eight targets with their drafts is kept, and no model is kept alive. Arguments: as for
-    `opening_knowledge`."""
+    """The `opening_knowledge` of loaded models in this process: one request learns for the next.
+    That of the latest eight targets with their drafts is kept, and no model is kept alive."""
     models = [target, *drafts]
     with _shared_lock:
         for known, knowledge in _shared:
@@ -93,8 +92,7 @@ def _model_knowledge(
     target: Any, draft: Any, ids: NDArray[np.uint32] | None, curve: CostCurve
 ) -> ModelKnowledge:
     """The first pass of a draft reads the text, the further ones grow a tree. Where they were not
-    measured, they are assumed to take to the target's, over as many rows, as the bytes of weights
-    that they read."""
+    measured, they are to the target's, over as many rows, as the bytes of weights that are read."""
     weight = 0
     if curve.machine is not None and curve.draft_pass is not None:
         weight, row = _MEASURED_WEIGHT, curve.row_times[0]

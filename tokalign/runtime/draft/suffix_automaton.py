@@ -15,8 +15,7 @@ ROOT = 0
 
 
 class Occurrence(NamedTuple):
-    """A suffix of `length` ids that occurred before; its first and latest occurrence end after this
-    many ids of the text."""
+    """A suffix of `length` ids that occurred before, and after how many ids of the text it ends."""
 
     length: int
     first: int

@@ -40,8 +40,7 @@ class _Pass(NamedTuple):
         return self.read - (self.fed is not None)
 
     def along(self, context: Sequence[int], shared: int) -> list[int]:
-        """The rows that read `context` from position `begin` on. shared: its ids that agree with
-        the text."""
+        """The rows that read `context` from `begin` on, which shares so many ids with the text."""
         if len(context) < self.read or shared < self.known:
             return []
         if self.fed is not None and context[self.known] != self.fed.item():
@@ -96,14 +95,12 @@ class KeptRows:
         self._add(_Pass(end, end + 1, EMPTY_TREE, rows, token))
 
     def before_last(self, ids: Sequence[int]) -> Array | None:
-        """The row f[1, width] that chose the last of `ids`; None if no recent pass has computed it,
-        as before the first pass."""
+        """The row f[1, width] that chose the last of `ids`; None if no recent pass has."""
         return self._rows_of(ids, len(ids) - 2)[1]
 
     def take(self, ids: Sequence[int], first: int) -> tuple[int, Array | None]:
         """The rows of the ids from index `first` on, but for the last id, which no pass has read:
-        the index of the first row that is known, and f[n, width]; None where none is. Rows are
-        given once, then let go."""
+        the index of the first row that is known, and f[n, width] or None. They are let go then."""
         begin, rows = self._rows_of(ids, first)
         self._let_go(lambda pass_: pass_.begin < len(ids) - 1)
         return begin, rows

@@ -101,8 +101,7 @@ def tree_masks(cache: Sequence[Any], rows: int, tree: TokenTree[Any]) -> Iterato
 
 def keep_rows(cache: Sequence[Any], begin: int, path: Sequence[int]) -> None:
     """Move cached rows to where a chain would have put them; their rotary positions stay right.
-    begin: the position of the tree's first row. path: indices of the rows in the tree, ascending.
-    """
+    begin: the position of the tree's first row. path: the rows' indices in it, ascending."""
     stay = next((n for n, index in enumerate(path) if n != index), len(path))
     moving = mx.array(list(path[stay:]), dtype=mx.int32)
     on_device = cache_calls(lambda position: (moving + position, mx.array([position + stay])))
@@ -173,8 +172,7 @@ def _can_hold_trees(cache: Sequence[Any]) -> bool:
 
 class _Traced:
     """Stands for a cache in a traced pass. Its offset is no number, and the log counts the masks
-    it was asked for and the arrays that were made of its offset.
-    """
+    it was asked for and the arrays that were made of its offset."""
 
     def __init__(self, leaf: Any, log: Counter[str]) -> None:
         vars(self).update(_leaf=leaf, _log=log, offset=Offset(log))

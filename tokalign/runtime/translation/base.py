@@ -76,9 +76,8 @@ class Pair:
     size: int = UNBOUNDED
 
     def split_end(self, drafted: Sequence[DraftId]) -> tuple[list[DraftId], tuple[TargetId, ...]]:
-        """Cut drafted ids before the first special one, or one that a padded model has beyond its
-        vocabulary. Returns: the ids before it, and the target's counterpart of the special id, if
-        there is one."""
+        """Cut drafted ids before the first special one, or beyond the vocabulary. Returns: those
+        before it, and the target's counterpart of it, if there is one."""
         tokens = self.draft.vocabulary.tokens
         ordinary: list[DraftId] = []
         for token in drafted:

@@ -68,8 +68,7 @@ _LEAST_ALTERNATIVE = 0.04
 
 class ExactTranslation:
     """Drafts canonically, heals the boundary, masks merge sites, translates incrementally. sampler:
-    how the draft's ids are chosen; None takes the argmax. most_back: draft tokens taken back at
-    most; 0 means no healing."""
+    how ids are chosen; None takes the argmax. most_back: draft tokens taken back at most."""
 
     def __init__(
         self,
@@ -223,8 +222,7 @@ class ExactTranslation:
         return chain_with_leaves(chain, asked.learned, stated=stated, leaves=leaves), cover.back
 
     def _rank(self, covers: CandidateCovers, noise: Array | None) -> list[TargetId]:
-        """The next target token, then alternatives to it if it is drawn. Covers that were not
-        looked at are not drawn from."""
+        """The next target token, then alternatives to it if it is drawn."""
         if self._sampler is None:
             return [max(covers.mass, key=covers.mass.__getitem__)]
         return list(self._sampler.expect_among(covers.logprobs(), noise))
