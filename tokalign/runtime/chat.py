@@ -205,8 +205,7 @@ _THOUGHTS = (
 
 
 def with_thinking(tokenizer: Tokenizer[Id], variables: Mapping[str, object]) -> dict[str, object]:
-    """Variables of a template and whether to think: mlx-lm lets a model that marks its thoughts
-    think unless it is told not to."""
+    """Variables of a template and whether to think: as in mlx-lm, if the model marks thoughts."""
     thinks = any(marks <= tokenizer.vocabulary.special_ids.keys() for marks in _THOUGHTS)
     return {"enable_thinking": thinks, **variables}
 

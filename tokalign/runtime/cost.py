@@ -31,10 +31,8 @@ PUBLISHED: Mapping[str, Mapping[int, str]] = {
     "Apple M5 Max": {4: "m5-max"},
 }
 """The shipped curves of passes that verify: by mlx's name of the device, by bits of the weights.
-
-Those of M1 Max, M2 and M2 Ultra are not here. They were taken from steps of a recurrent drafter, so
-they are upper bounds, and of float16 weights; they serve projections that ask for them by name.
-"""
+Those of M1 Max, M2 and M2 Ultra, from steps of a recurrent drafter in float16, are upper bounds;
+they serve projections that ask for them by name."""
 
 ASSUMED_DRAFT = 0.1
 """Time of a draft pass in plain passes, where it is unknown: passes are bound by memory, so this is

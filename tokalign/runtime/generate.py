@@ -32,9 +32,8 @@ _UNKNOWN = frozenset({"<unk>", "[UNK]", "<UNK>"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """One output token. text: what can be printed by now, see `TextStream.push`. source: the
-    drafter that proposed it, or "target". logprobs: f[vocabulary], lazy, if a model was asked.
-    ends: of the last token, why."""
+    """One output token. text: what can be printed by now. source: the drafter that proposed it, or
+    "target". logprobs: f[vocabulary], lazy, if a model was asked. ends: why, of the last token."""
 
     token: TargetId
     text: str
@@ -51,8 +50,7 @@ class Piece:
 class Generation:
     """The output of a request. Iterate over its pieces; text, ids and statistics so far can be read
     any time. target_session, draft_session: ones to reuse. stops: as of `Limits`. reading: how far
-    a long prompt was read. rounds: those that `by_round` ran. Raises: as `Decoder.begin`;
-    UsageError for an empty stop text."""
+    a long prompt was read. Raises: as `Decoder.begin`; UsageError for an empty stop text."""
 
     def __init__(
         self,

@@ -85,8 +85,7 @@ class Limits:
         return most
 
     def fitting(self, proposal: Proposal) -> Proposal:
-        """The same without ids that the target lacks. Tokenizers, tables and draft models may know
-        more ids than the target has rows."""
+        """The same without ids that the target lacks, as tables and draft models may know more."""
         if self.target is None:
             return proposal
         tree = proposal.tree.below(self.target.vocabulary_size)
@@ -168,7 +167,7 @@ class Decoding:
         self, proposal: Proposal, verdict: Verdict, verification: float | None = None
     ) -> Round:
         """Take what was verified over into the context. verification: seconds of the pass; None for
-        all since the proposal was made."""
+        those since the proposal."""
         verified, learning = self._clock(), self._learning
         if verification is None:
             verification = verified - self._drafted - verdict.waited
@@ -345,9 +344,8 @@ class TargetVerifier:
         return choices, logprobs
 
     def go_on(self, position: int, logits: Array) -> tuple[Array, ...]:
-        """Choose the id at `position` from the logits of a pass that runs ahead, as in mlx-lm's
-        `generate_step`. Returns: what the next round reads; its first array tells when the pass is
-        done."""
+        """Choose the id at `position` from the logits of a pass that runs ahead. Returns: what the
+        next round reads; its first array tells when the pass is done."""
         if self._constraint is not None:  # what it allows depends on the id
             self._ahead = position, logits
             return (logits,)

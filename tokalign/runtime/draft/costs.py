@@ -65,8 +65,7 @@ follows short ones sooner makes the counts that are seen most often look cheap."
 
 _OUTLIER = 2.0
 """One pass counts as at most this many times what is expected, or as the inverse share of it: other
-programs or the compilation of a kernel may have delayed it. A pass that really takes longer is
-believed after a few observations."""
+programs or the compilation of a kernel may have delayed it."""
 
 _FADING = 0.99
 """What is left, one round later, of what a single observation said against a count."""

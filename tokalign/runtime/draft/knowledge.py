@@ -18,8 +18,8 @@ _MEMORY = 32
 
 _BESIDE = 0.6
 """The share of what the free sources expect here by themselves that adds to what a model expects;
-the rest is known to both, as far as it changes from place to place. With 0.4 fewer tokens per time
-came of it, with 0.8 as many (`lab/results/real-models.md`)."""
+the rest is known to both. With 0.4 fewer tokens per time came of it, with 0.8 as many
+(`lab/results/real-models.md`)."""
 
 _MOST = 0.95
 """The most that an id of a model is expected to be right, with luck."""

@@ -87,8 +87,7 @@ class TreeDrafter(Drafter):
 
     @property
     def has_read(self) -> bool:
-        """Whether the sources have read the text: all of a prompt at once, so later reading takes
-        little time."""
+        """Whether the sources have read the text, of which a prompt takes the most time."""
         return self._at >= 0
 
     def propose(self, context: Context, limit: int) -> Proposal:

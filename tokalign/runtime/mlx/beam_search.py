@@ -39,13 +39,10 @@ class BeamShape(NamedTuple):
 
 
 class Beams(NamedTuple):
-    """The continuations that a search looked at.
-
-    ids, logprobs: [length][width][count], the most probable ids after every beam and their
-    conditional log-probabilities; in the first step there is one beam only. chosen:
-    [length][width], which continuations are the next beams, most probable first:
-    beam * count + place.
-    """
+    """The continuations that a search looked at. ids, logprobs: [length][width][count], the most
+    probable ids after every beam and their conditional log-probabilities; in the first step there
+    is one beam only. chosen: [length][width], which continuations are the next beams, most probable
+    first: beam * count + place."""
 
     ids: Sequence[Sequence[Sequence[TargetId]]]
     logprobs: Sequence[Sequence[Sequence[float]]]
@@ -120,8 +117,7 @@ class BeamSession(ABC):
     ) -> Beams | None:
         """Search for what follows `ids`, with one step for each id of a beam.
 
-        count: ids listed after every beam, at least as many as there are beams, so that the best
-        continuations are among them.
+        count: ids listed after every beam, at least as many as there are beams.
         sampler: predicts the choices of a target that samples (`Sampling.expect`); without one,
         probabilities are the drafter's own. meanwhile: is done before the host waits.
         """

@@ -43,14 +43,11 @@ _PASSES_PER_CLEANUP = 256
 
 
 class ModelCache(Generic[Id]):
-    """A model, its cache, and the ids that the cache holds.
-
-    layers: a cache to continue, changed in place. Content whose ids are not known, of
-    `unknown_positions`, stays in front of every context.
+    """A model, its cache, and the ids that the cache holds. layers: a cache to continue, changed in
+    place. Content whose ids are not known, of `unknown_positions`, stays in front of every context.
     rewinds: whether the cache will have to be trimmed; only plain decoding does without.
     after_step: called after each step of a long text that a pass begins with; it may raise.
-    Raises: CacheError if the cache has to be trimmed and cannot.
-    """
+    Raises: CacheError if the cache has to be trimmed and cannot."""
 
     def __init__(
         self, model: Any, options: CacheOptions, layers: list[Any] | None, *, rewinds: bool
@@ -301,12 +298,10 @@ class ModelCache(Generic[Id]):
             pass
 
     def _steps(self, ids: list[Id], end: int, stops: Iterable[int] = ()) -> Iterator[int]:
-        """Fill the cache with the ids up to `end`; yields after each step how many it holds.
-
-        Steps lie in blocks of `prefill_step_size`. What a row sees may depend on where a block
-        begins, if the cache is quantized there or keeps its first positions in a ring; it does not
-        depend on the steps, which the clock decides.
-        """
+        """Fill the cache with the ids up to `end`; yields after each step how many it holds. Steps
+        lie in blocks of `prefill_step_size`. What a row sees may depend on where a block begins, if
+        the cache is quantized there or keeps its first positions in a ring; it does not depend on
+        the steps, which the clock decides."""
         pace, begin, block = pace_of(self.model), len(self._held), self._options.prefill_step_size
         while (at := len(self._held)) < end:
             self._layers.open()  # the caller may have copied the cache as mlx-lm knows it

@@ -26,9 +26,8 @@ from tokalign.tokenizer.vocabulary import TargetId
 
 
 class CachedDrafter(TrainedDrafter):
-    """A network that reads pairs of an id and a hidden state, with a cache for its layers, whose
-    modules are called as those of mlx-lm. norm: before its head. goes_on_normed: whether it goes on
-    from its outputs after that."""
+    """A network that reads pairs of an id and a hidden state, with a cache for its layers. norm:
+    before its head. goes_on_normed: whether it goes on from its outputs after that."""
 
     layers: list[Any]
     norm: Any
@@ -52,8 +51,7 @@ class CachedDrafter(TrainedDrafter):
         return outputs if self.goes_on_normed else self.norm(outputs)
 
     def logits(self, outputs: Array) -> Array:
-        """Outputs f[n, width] -> logits f[n, vocabulary of the target], -inf for ids that its head
-        does not know."""
+        """Outputs f[n, width] -> logits f[n, vocabulary of the target]."""
         return self._ends.unembed(self.normed(outputs).astype(self._ends.dtype))
 
     def layers_after(self, watched: Array) -> list[Any]:
@@ -68,8 +66,7 @@ class CachedDrafter(TrainedDrafter):
 class CachedSession(BeamSession):
     """A drafter with a cache, of one request. Of a context that a cache brings along, it knows only
     what the target reads now. Its state after some beams is the outputs f[beams, width] of their
-    last ids, and which rows after the committed ones each of them sees, bool[beams, rows], itself
-    included."""
+    last ids, and which rows after the committed ones each of them sees, bool[beams, rows]."""
 
     def __init__(self, drafter: CachedDrafter, target: TargetModelSession) -> None:
         self._positions, self._target = RowPositions(), target

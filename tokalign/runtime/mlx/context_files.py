@@ -64,8 +64,7 @@ _SHARE_OF_DISK = 10
 
 class ContextFiles:
     """The files of one model and one owner, such as an API key. most_bytes: of all owners and
-    models together; None for a tenth of the disk's free space. draft: of the draft model. note:
-    told why something cannot be kept."""
+    models together; None for a tenth of the free space. note: told why something is not kept."""
 
     def __init__(
         self,

@@ -60,8 +60,7 @@ class _State:
 @dataclass(slots=True, eq=False)
 class Chain:
     """The contexts of one conversation. owner: whose it is; it serves nobody else. prompt: how many
-    ids the prompt of its latest request has. ids: its longest text. states: by how many of these
-    ids they hold."""
+    ids the prompt of its latest request has. ids: its longest text. states: by their length."""
 
     owner: Hashable
     prompt: int

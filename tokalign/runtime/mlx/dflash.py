@@ -220,8 +220,7 @@ class DFlashDrafter(TapsDrafter):
         return self.get("markov_head", self.get("candidate_selector"))
 
     def after(self, hidden: Array, logits: Array, before: Array) -> Array:
-        """Logits f[n, m, vocabulary of the target] of n positions after the ids i[n, m]. logits:
-        from `own_logits`."""
+        """Logits f[n, m, vocabulary of the target] of n positions after the ids i[n, m]."""
         return self.among_all(self.links.after(hidden, logits, before))
 
     def confidence(self, hidden: Array, before: Array) -> Array | None:

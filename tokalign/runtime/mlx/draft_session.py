@@ -45,9 +45,8 @@ of its ids."""
 
 class DraftModelSession(ModelSession[DraftId]):
     """A session of the draft model. Everything begins with a pass that brings the cache up to date
-    with `ids`. Where the context would be full, nothing is drafted, drawn or listed.
-    firsts: which target id each draft id begins with; only ids that have one may be taken. None
-    allows all of them."""
+    with `ids`. Where the context would be full, nothing is drafted or listed. firsts: which target
+    id each draft id begins with; only ids that have one may be taken. None allows all of them."""
 
     _projection: ToTargetIds | None = None  # of the tables and columns asked for last
     _projected: Array | None = None
@@ -77,11 +76,9 @@ class DraftModelSession(ModelSession[DraftId]):
         sampler: Sampling | None = None,
         first: int = 0,
     ) -> DraftedIds:
-        """Take the most probable next id `steps` (at least 1) times, with one pass each.
-
-        sampler: how the target draws, after `first` ids: then the first target id of each is drawn
-        with its noise, and the most probable draft id taken that begins with it. It needs `firsts`.
-        """
+        """Take the most probable next id `steps` (at least 1) times, with one pass each. sampler:
+        how the target draws, after `first` ids: then the first target id of each is drawn with its
+        noise, and the most probable draft id taken that begins with it. It needs `firsts`."""
         if not self._can_draft(ids, steps):
             return DraftedIds([])
         row, drafted, masked_out = self._computed(self.logits(ids)), list[Array](), list[Array]()
@@ -188,8 +185,7 @@ class DraftModelSession(ModelSession[DraftId]):
         return places if columns is None else columns[places]
 
     def _project(self, firsts: FirstIds, rows: Array) -> ToTargetIds:
-        """The tables for these rows, on the device. A request asks for the same ones in most
-        rounds."""
+        """The tables for these rows, on the device; mostly those of the round before."""
         known, columns = self._projection, self._columns
         if known is None or known.firsts is not firsts or self._projected is not columns:
             ids = np.arange(rows.shape[-1]) if columns is None else np.array(columns)
@@ -211,8 +207,8 @@ class Shortlists:
         self, allowed: Sequence[NDArray[np.uint32]], count: int
     ) -> Callable[[], list[Shortlist]]:
         """Have the top `count` ids listed for none, one, two, ... ids taken back; no list if the
-        context is full. allowed: the ids that may follow with 1, 2, ... of the last ids taken back;
-        with none every id may."""
+        context is full. allowed: those that may follow with 1, 2, ... of the last ids taken back.
+        """
         logprobs = self._logprobs
         if logprobs is None:
             return list

@@ -141,8 +141,7 @@ def read_drafter(folder: Path, model: Any) -> Any:
 
 
 def load_drafter(folder: Path, target: Target) -> TrainedDrafter:
-    """The drafter in a folder, if it is for this target. Raises: as `require_target` and
-    `read_drafter`."""
+    """`read_drafter`, if it is for this target. Raises: as that and `require_target`."""
     require_target(folder, target)
     return cast("TrainedDrafter", read_drafter(folder, target.model))
 

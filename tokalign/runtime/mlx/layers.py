@@ -212,11 +212,9 @@ def remember(layers: Sequence[Any], ids: Sequence[int]) -> None:
 
 
 def remembered(layers: Sequence[Any]) -> list[int] | None:
-    """The ids that a cache holds, if they were noted; what was trimmed since then is left out.
-
-    None if the cache has read more since then. A cache that others have trimmed and then filled
-    again to the same length cannot be told from one that they left alone.
-    """
+    """The ids that a cache holds, if they were noted, without what was trimmed since then; None if
+    it has read more. A cache that others have trimmed and then filled again to the same length
+    cannot be told from one that they left alone."""
     note: _Note | None = getattr(layers[0], _NOTE, None) if layers else None
     if note is None:
         return None

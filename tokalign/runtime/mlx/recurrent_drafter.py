@@ -30,14 +30,11 @@ Head = Literal["tied", "full"]
 
 
 class DrafterConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The shape of a drafter.
-
-    hidden_size: H, of the target's hidden states and embeddings. vocabulary_size: V, of its logits.
-    width: D, of the recurrent state s. exit_width: E, of the projection of [h, s] that the residual
-        blocks compute on.
-    head: "tied" projects to H and uses the target's head; "full" has one, E x V, as the drafters
-        published with the paper. These have no projection of [h, s] if E = H + D.
-    """
+    """The shape of a drafter. hidden_size: H, of the target's hidden states and embeddings.
+    vocabulary_size: V, of its logits. width: D, of the recurrent state s. exit_width: E, of the
+    projection of [h, s] that the residual blocks compute on. head: "tied" projects to H and uses
+    the target's head; "full" has one, E x V, as the drafters published with the paper. These have
+    no projection of [h, s] if E = H + D."""
 
     hidden_size: Size
     vocabulary_size: Size

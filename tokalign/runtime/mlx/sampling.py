@@ -218,9 +218,7 @@ Sampler: TypeAlias = Sampling | CallableSampler
 
 def _filtered(logprobs: Floats, *, top_p: float, min_p: float, top_k: int) -> NDArray[np.int64]:
     """Indices that mlx-lm's filters keep, the most probable first; 0 switches a filter off.
-
-    logprobs: f[n], up to a constant. Source: mlx_lm.sample_utils, its filters in its order.
-    """
+    logprobs: f[n], up to a constant. Source: mlx_lm.sample_utils, its filters in its order."""
     order = np.argsort(-logprobs, kind="stable")
     ordered = logprobs[order]
     probabilities = np.exp(ordered - ordered[0])
@@ -247,8 +245,7 @@ def logprobs_of(
 ) -> Array:
     """Log-probabilities f[rows, vocabulary] of the processed logits, on which choices are made, as
     in mlx-lm: rounding may make two of them equal. ids: what comes before the row, for processors;
-    with these there is one row. mask: bool[rows, vocabulary], which ids a grammar allows. It has
-    the last word."""
+    with these there is one row. mask: bool[rows, vocabulary], which ids a grammar allows."""
     if processors:
         logits = processed(logits, processors, ids)
     if mask is not None:

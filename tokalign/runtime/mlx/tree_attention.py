@@ -138,10 +138,8 @@ def _is_rope(call: Callable[..., Any]) -> bool:
 
 def lay_out(offset: int, rows: int, tree: TokenTree[Any]) -> tuple[list[int], NDArray[np.bool_]]:
     """Positions [rows] and mask bool[rows, offset + rows] of a pass after `offset` cached rows.
-
     Example: after 7 rows come the last committed id and the tree a-b, c. The positions are 7, 8, 9
-    and 8, and c sees neither a nor b.
-    """
+    and 8, and c sees neither a nor b."""
     first = rows - len(tree.ids)
     positions = list(range(offset, offset + rows))
     mask = np.tri(rows, offset + rows, offset, dtype=bool)

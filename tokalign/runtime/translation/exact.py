@@ -58,8 +58,6 @@ _LEAST_OF_CHAIN, _LEAST_DRAWN, _LEAST_OF_TREE = 0.015, 0.003, 0.002
 
 At 0.015 half of them are left out, and 1 in 200 accepted tokens of a chain is lost. Where ids are
 drawn, unlikely ones come up as well. For a tree more are translated, while its first pass runs.
-Many covers may begin with one target token: a number after a space is hundreds of Llama's tokens,
-each of which begins with one of ten digits.
 """
 
 _LEAST_ALTERNATIVE = 0.04
