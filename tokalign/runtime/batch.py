@@ -161,14 +161,10 @@ class SharedPasses:
     def _run_ahead(self, turns: Sequence[_Turn]) -> None:
         """Begin the next pass before this one's ids are known, if nobody will propose anything."""
         going_on = [turn for turn in turns if not turn.decoding.is_last]
-        chosen: list[Array] = []
-        for turn in going_on:
-            assert turn.choices is not None
-            if not turn.verifier.may_run_ahead(turn.proposal):
-                return
-            chosen.append(turn.choices.chosen)
-        if not going_on:
+        ready = [turn.verifier.may_run_ahead(turn.proposal) for turn in going_on]
+        if not going_on or not all(ready):
             return
+        chosen = [turn.choices.chosen for turn in going_on if turn.choices is not None]
         logits = self._model.feed([turn.verifier.session for turn in going_on], chosen)
         following: list[Array] = []
         for turn, part in zip(going_on, logits, strict=True):

@@ -292,7 +292,10 @@ class TargetVerifier:
     def choices(
         self, ids: Sequence[TargetId], tree: TokenTree[TargetId], logits: Array, rows: int
     ) -> Choices:
-        mask = self._mask(ids, tree, logits)
+        mask: _Mask = None
+        if self._constraint is not None:
+            self.session.start(logits)  # the pass begins before it is found out what is allowed
+            mask = self._constraint.masks(ids, tree, logits.shape[-1])
         if tree and self._sampler.needs_order:
             likely = self._likely(logits)
             self.session.start(logits, *likely)
@@ -305,13 +308,6 @@ class TargetVerifier:
         likely = self._likely(logits, None if changed else logprobs)
         self.session.start(chosen, logprobs, *likely)
         return Choices(chosen, logprobs, rows, likely)
-
-    def _mask(self, ids: Sequence[TargetId], tree: TokenTree[TargetId], logits: Array) -> _Mask:
-        """Which ids the grammar allows in each row; the pass begins before that is found out."""
-        if self._constraint is None:
-            return None
-        self.session.start(logits)
-        return self._constraint.masks(ids, tree, logits.shape[-1])
 
     def _likely(self, logits: Array, logprobs: Array | None = None) -> tuple[Array, ...]:
         """What the store of rows is to be told; nothing without one. logprobs: of the logits."""

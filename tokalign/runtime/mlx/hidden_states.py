@@ -83,7 +83,12 @@ def find_head(model: Any) -> Any:
         return None
     size, calls = vocabulary_size(model), _Calls()
     token = mx.zeros((1, 1), mx.uint32)
-    width = _watching(model, calls, lambda module: _gives_logits(module, size))(token).shape[-1]
+
+    def gives_logits(module: Any) -> bool:
+        weight = module.get("weight")
+        return isinstance(weight, mx.array) and weight.ndim == 2 and weight.shape[0] >= size
+
+    width = _watching(model, calls, gives_logits)(token).shape[-1]
     head, calls.instead = calls.module, mx.linspace(-1, 1, width)
     if head is None or as_head(head)(calls.argument).shape[-1] != width:
         return None
@@ -113,11 +118,6 @@ def body_and_head(model: Any) -> tuple[Any, Any] | None:
         return (body, head) if bool(mx.allclose(theirs, ours, 1e-3, 1e-3)) else None
     except (TypeError, ValueError):  # the body takes other arguments, or gives other shapes
         return None
-
-
-def _gives_logits(module: Any, size: int) -> bool:
-    weight = module.get("weight")
-    return isinstance(weight, mx.array) and weight.ndim == 2 and weight.shape[0] >= size
 
 
 def _watching(model: Any, calls: _Calls, wanted: Callable[[Any], bool]) -> Any:

@@ -10,6 +10,7 @@ Source: ReDrafter (Cheng et al., 2024), section 3.1; the code published with it
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Annotated, Any, Literal
@@ -185,16 +186,12 @@ def make_redrafter(config: Mapping[str, Any], weights: Weights, target: Any) -> 
 
 
 def _renamed(weights: Weights, shape: DrafterConfig) -> dict[str, Array]:
-    renamed = {}
-    for name, weight in weights.items():
-        _, _, rest = name.partition(".")
-        if name == "input_proj.weight":
-            renamed["entry_h.weight"] = weight[:, : shape.hidden_size]
-            renamed["entry_s.weight"] = weight[:, shape.hidden_size :]
-        elif name == "input_proj.bias":
-            renamed["entry_h.bias"] = weight
-        elif name == f"lm_head.{shape.blocks}.weight":
-            renamed["head.0.weight"] = weight
-        else:
-            renamed[f"blocks.{rest}" if name.startswith("lm_head.") else name] = weight
+    names = {"input_proj.bias": "entry_h.bias", f"lm_head.{shape.blocks}.weight": "head.0.weight"}
+    renamed = {
+        names.get(name, re.sub(r"^lm_head\.", "blocks.", name)): weight
+        for name, weight in weights.items()
+    }
+    if (entry := renamed.pop("input_proj.weight", None)) is not None:
+        renamed["entry_h.weight"] = entry[:, : shape.hidden_size]
+        renamed["entry_s.weight"] = entry[:, shape.hidden_size :]
     return renamed
