@@ -36,5 +36,5 @@ class WholeBeams(BeamDrafter):
     def find(self, context: Context, steps: int) -> Proposal:
         shape = BeamShape(self._width, steps)
         how = {"sampler": self._sampler, "meanwhile": self.meanwhile}
-        beams = self._session.search(context.ids, shape, count=self._width, **how)  # type: ignore[arg-type]
+        beams = self.session.search(context.ids, shape, count=self._width, **how)  # type: ignore[arg-type]
         return Proposal() if beams is None else Proposal(tree=last_beams(beams))

@@ -57,7 +57,7 @@ _REMEDY = "set TOKALIGN_CACHE to a folder that you may write to, or leave rememb
 
 class RememberedStore(LogitStore):
     """A logit store with a file in the target's own folder. mixing: what was learned about sources.
-    tokenizer: the target's fingerprint. width: of its logits. note: told of a file of no use."""
+    tokenizer: the target's fingerprint. width: of its logits. note: told of an unusable file."""
 
     def __init__(self, folder: Path, tokenizer: str, width: int, note: Note) -> None:
         super().__init__()

@@ -210,7 +210,7 @@ class LogitStore:
     The store is a hash table with a fixed number of slots, each of which keeps the latest row that
     fell to it. It serves one conversation or one session, of one target. Several threads may use
     it: a slot that one of them reads while another writes can give a wrong guess, never a wrong
-    output. known: rows to begin with. slots: a power of two. learned: from so many passes.
+    output. known: rows to begin with. slots: a power of two. learned: from how many passes.
     Source: the adjacency matrix of Token Recycling (Luo et al., 2024) and the confidence matrix of
     UniSpec, which are keyed by the last id alone.
     """

@@ -25,7 +25,7 @@ _PROMISE, _FIRST_WAIT, _LONGEST_WAIT = 1.25, 2.0, 1024.0
 
 @dataclass(slots=True)
 class Balance:
-    """What drafting has lost, in bare plain rounds, and the tokens since. share: it may lose."""
+    """What drafting has lost, in bare plain rounds, and the tokens since. share: of the bound."""
 
     lost: float = 0.0
     tokens: int = 0

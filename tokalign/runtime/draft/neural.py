@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import sqrt
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 
 from tokalign.runtime.draft.growth import Answer
 from tokalign.runtime.options import DEFAULT_ALTERNATIVES
@@ -118,13 +118,6 @@ DRAFT, DRAFTER = "draft", "drafter"
 """Kinds of models that draft: with any tokenizer, and trained for the target."""
 
 
-class Passes(Protocol):
-    """A session that counts its passes."""
-
-    @property
-    def passes(self) -> int: ...
-
-
 class ModelDrafter(Drafter):
     """A model that drafts in passes, for one request. kind: `DRAFT` or `DRAFTER`. in_one_pass:
     whether any number of ids takes one pass; `steps` counts ids then. steps: passes of a draft
@@ -133,7 +126,9 @@ class ModelDrafter(Drafter):
     kind = DRAFT
     in_one_pass = False
 
-    def __init__(self, session: Passes, steps: int, alternatives: int) -> None:
+    session: Any  # of a subclass's kind; it counts its passes
+
+    def __init__(self, session: Any, steps: int, alternatives: int) -> None:
         self.session, self.steps, self.alternatives = session, steps, alternatives
         self.wait_for_others: Callable[[], float] = lambda: 0.0
         """Waits for passes of other generations that are under way; returns the seconds it took."""
@@ -197,6 +192,8 @@ class ModelDrafter(Drafter):
 class NeuralDrafter(ModelDrafter):
     """A draft model guesses `num_draft_tokens` tokens; a translation turns them into target ids."""
 
+    session: DraftModelSession
+
     def __init__(
         self,
         session: DraftModelSession,
@@ -206,7 +203,7 @@ class NeuralDrafter(ModelDrafter):
         alternatives: int = DEFAULT_ALTERNATIVES,
     ) -> None:
         super().__init__(session, num_draft_tokens, alternatives)
-        self._drafts, self._translation = session, translation
+        self._translation = translation
         self._read = len(session.held)  # of an earlier turn
         self.reads_ahead = True  # which the first draft will tell
 
@@ -218,7 +215,7 @@ class NeuralDrafter(ModelDrafter):
             return self.read_ahead
 
         asked = Asked(steps, self.alternatives, self._acceptance.probabilities, guesses)
-        return self._translation.draft(context.ids, self._drafts, asked)
+        return self._translation.draft(context.ids, self.session, asked)
 
 
 def make_translation(

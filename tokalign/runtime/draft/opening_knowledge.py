@@ -92,7 +92,8 @@ def _model_knowledge(
     target: Any, draft: Any, ids: NDArray[np.uint32] | None, curve: CostCurve
 ) -> ModelKnowledge:
     """The first pass of a draft reads the text, the further ones grow a tree. Where they were not
-    measured, they are to the target's, over as many rows, as the bytes of weights that are read."""
+    measured, they are assumed to take to the target's, over as many rows, as the bytes of weights
+    that they read."""
     weight = 0
     if curve.machine is not None and curve.draft_pass is not None:
         weight, row = _MEASURED_WEIGHT, curve.row_times[0]

@@ -25,6 +25,7 @@ class BeamDrafter(ModelDrafter):
     predicted; None if it decodes greedily. branches: whether a proposal may be a tree."""
 
     kind = DRAFTER
+    session: BeamSession
 
     def __init__(
         self,
@@ -36,12 +37,12 @@ class BeamDrafter(ModelDrafter):
     ) -> None:
         length = length or DEFAULT_SHAPE.length
         super().__init__(session, length, DEFAULT_ALTERNATIVES if branches else 0)
-        self._session, self._sampler = session, sampler
+        self._sampler = sampler
         self._width, self._listed = (DEFAULT_SHAPE.width, _LISTED) if branches else (1, 1)
 
     def find(self, context: Context, steps: int) -> Proposal:
         shape = BeamShape(self._width, steps)
-        beams = self._session.search(
+        beams = self.session.search(
             context.ids, shape, count=self._listed, sampler=self._sampler, meanwhile=self.meanwhile
         )
         if beams is None:
@@ -61,16 +62,17 @@ class BlockDrafter(ModelDrafter):
 
     kind = DRAFTER
     in_one_pass = True
+    session: DFlashSession
 
     def __init__(
         self, session: DFlashSession, length: int | None = None, *, sampler: Sampling | None = None
     ) -> None:
         super().__init__(session, min(session.most, length or session.most), 0)
-        self._session, self._sampler = session, sampler
+        self._sampler = sampler
         self._block = Guess([], [])
 
     def find(self, context: Context, steps: int) -> Proposal:
-        self._block = self._session.draft(context.ids, _LISTED, self._sampler, self.meanwhile)
+        self._block = self.session.draft(context.ids, _LISTED, self._sampler, self.meanwhile)
         ids: list[TargetId] = []
         probabilities: list[float] = []
         for position, listed in enumerate(self._block.positions[:steps]):

@@ -141,7 +141,7 @@ def read_drafter(folder: Path, model: Any) -> Any:
 
 
 def load_drafter(folder: Path, target: Target) -> TrainedDrafter:
-    """`read_drafter`, if it is for this target. Raises: as that and `require_target`."""
+    """The drafter of a folder, for its target. Raises: as `require_target` and `read_drafter`."""
     require_target(folder, target)
     return cast("TrainedDrafter", read_drafter(folder, target.model))
 
