@@ -6,7 +6,7 @@ from bisect import insort
 from collections.abc import Callable, Container, Mapping, Sequence
 from math import expm1, log
 from operator import itemgetter
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from tokalign.runtime.draft.costs import Plan
 from tokalign.runtime.draft.mixing import LEAST_REACHED, MOST, Expected, Mixer
@@ -124,29 +124,34 @@ class AskedText:
         self.following: dict[TargetId, AskedText] = {}
 
 
+class Committed(NamedTuple):
+    """The text that a tree grows after. noise, recent: as of `Mixer.candidates`, the former by
+    depth, as far as it is known. rule: its state in the grammar that the output follows, if any."""
+
+    place: AskedText
+    noise: Sequence[Sequence[float]] = ()
+    rule: State | None = None
+    recent: Container[TargetId] = ()
+
+
 class Growth:
     """A tree of at most `limit` ids that grows best-first.
 
     Index 0 of the private lists is the text, and i + 1 the id at index i: a round makes too many
     nodes for objects of a class. advances: by reader, from the state of a text to that of one with
-    one more id. answers: of models, whose places follow those of the sources. noise: by depth, as
-    far as it is known. rule: the state of the text in the grammar that the output follows, if any.
+    one more id. answers: of models, whose places follow those of the sources.
     """
 
     def __init__(
         self,
         mixer: Mixer,
         advances: Sequence[Callable[[Any, TargetId], Any]],
-        place: AskedText,
+        text: Committed,
         limit: int,
-        *,
-        answers: Sequence[Answer] = (),
-        noise: Sequence[Sequence[float]] = (),
-        rule: State | None = None,
-        recent: Container[TargetId] = (),
+        answers: Sequence[Answer],
     ) -> None:
-        self._mixer, self._limit, self._noise, self._recent = mixer, limit, noise, recent
-        self._advances, self._answers = advances, answers
+        place, self._noise, rule, self._recent = text
+        self._mixer, self._limit, self._advances, self._answers = mixer, limit, advances, answers
         # The ids that may still join the tree, the most probable first; ties go to the first found.
         self._frontier: list[tuple[float, int, int, Candidate, float]] = []
         self._found = 0

@@ -18,10 +18,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tokalign.runtime.draft.costs import Costs, Plan
-from tokalign.runtime.draft.growth import Answer, AskedText, Growth
+from tokalign.runtime.draft.growth import Answer, AskedText, Committed, Growth
 from tokalign.runtime.draft.mixing import RECENT, Mixer, Source
 from tokalign.runtime.draft.trust import Mixing
-from tokalign.runtime.grammar import Constraint, State
+from tokalign.runtime.grammar import Constraint
 from tokalign.runtime.rounds import UNBOUNDED, Context, Drafter, Proposal, Round
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
@@ -68,13 +68,10 @@ class TreeDrafter(Drafter):
         self.rows, self.most = rows, rows or max_tokens
         self._costs, self._branches, self._noise = costs, branches, noise
         self._constraint = constraint
-        self._rule: State | None = None
         self._mixing, self._size = mixing or Mixing(), size
         self._mixers: dict[tuple[str, ...], Mixer] = {}  # by the names of the models that answer
         self._at = -1  # how many ids the following is known after
-        self._recent = frozenset[TargetId]()
-        self._place = AskedText(())
-        self._coming: Sequence[Sequence[float]] = ()
+        self._text = Committed(AskedText(()))
         self._growth: Growth | None = None
         self._emitted: list[TargetId] = []  # that nothing was learned from yet
         self._answers: Sequence[Answer] = ()  # the latest ones
@@ -115,7 +112,7 @@ class TreeDrafter(Drafter):
         when the answer is there, 6 have been asked then (`lab/results/host-time.md`).
         Returns: the ids that are most probably reached, for a draft model to read."""
         self._read(ids)
-        growth = self._grow(self._place, self._joined, self._answers)
+        growth = self._grow(self._text, self._joined, self._answers)
         likely = 0
         while growth.next_reached() and len(growth.ids) < self._joined:
             likely += likely < MOST_READ and growth.next_reached() >= _LEAST_READ
@@ -140,9 +137,11 @@ class TreeDrafter(Drafter):
         a tree that cannot reach it, no more than a part is grown."""
         self._read(ids, quick=quick)
         limit = min(limit, self.most)
-        place = AskedText([None] * len(self._readers)) if alone else self._place
+        text = self._text
+        if alone:
+            text = text._replace(place=AskedText([None] * len(self._readers)))
         # A chain is the best branch of a tree of twice as many ids.
-        growth = self._growth = self._grow(place, limit if self._branches else 2 * limit, answers)
+        growth = self._growth = self._grow(text, limit if self._branches else 2 * limit, answers)
         times = times[: 1 + limit]
         if self._branches:
             found = growth.best_tree(times, all_rows=self.rows is not None, over=over)
@@ -157,24 +156,15 @@ class TreeDrafter(Drafter):
         if self._emitted:
             self._learn()
         if self._at != len(ids):
-            self._at, self._recent = len(ids), frozenset(ids[-RECENT:])
-            self._place = AskedText([source.follow(ids) for source in self._readers])
-            noise = None if quick else self._noise
-            self._coming = () if noise is None else noise.rows(len(ids))
-            self._rule = None if self._constraint is None else self._constraint.after(ids)
+            self._at = len(ids)
+            place = AskedText([source.follow(ids) for source in self._readers])
+            noise = () if quick or self._noise is None else self._noise.rows(len(ids))
+            rule = None if self._constraint is None else self._constraint.after(ids)
+            self._text = Committed(place, noise, rule, frozenset(ids[-RECENT:]))
 
-    def _grow(self, place: AskedText, limit: int, answers: Sequence[Answer]) -> Growth:
+    def _grow(self, text: Committed, limit: int, answers: Sequence[Answer]) -> Growth:
         mixer = self._mixer(tuple([answer.name for answer in answers]))
-        return Growth(
-            mixer,
-            self._advances,
-            place,
-            limit,
-            answers=answers,
-            noise=self._coming,
-            rule=self._rule,
-            recent=self._recent,
-        )
+        return Growth(mixer, self._advances, text, limit, answers)
 
     def _mixer(self, answering: tuple[str, ...]) -> Mixer:
         """Mixes the sources and the answers with these names."""

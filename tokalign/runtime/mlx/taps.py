@@ -40,7 +40,7 @@ class _Pass(NamedTuple):
         return self.read - (self.fed is not None)
 
     def along(self, context: Sequence[int], shared: int) -> list[int]:
-        """The rows that read `context` from `begin` on. shared: its ids that agree with the text."""
+        """The rows that read `context` from `begin` on. shared: ids that agree with the text."""
         if len(context) < self.read or shared < self.known:
             return []
         if self.fed is not None and context[self.known] != self.fed.item():
