@@ -15,7 +15,7 @@ ROOT = 0
 
 
 class Occurrence(NamedTuple):
-    """A suffix of `length` ids that occurred before, and after how many ids of the text it ends."""
+    """A suffix of `length` ids that occurred before, and where it first and last ended."""
 
     length: int
     first: int
