@@ -196,17 +196,21 @@ def encode_chat(
     return tokenizer.encode(text, specials=True)
 
 
-_THOUGHTS = (
-    *({f"<{name}>", f"</{name}>"} for name in ("think", "longcat_think")),
-    {"<|think:start|>", "<|think:end|>"},
-    {"<|channel>", "<channel|>"},
-    {"<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>"},
+THOUGHTS = (
+    *((f"<{name}>", f"</{name}>") for name in ("think", "longcat_think")),
+    ("<|think:start|>", "<|think:end|>"),  # Solar
+    ("<|channel>", "<channel|>"),  # Gemma 4
 )
+"""The marks around thoughts that a template may open."""
+
+_PARTS = ("<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>")
+"""The marks of answers in parts, of which a thought is one."""
 
 
 def with_thinking(tokenizer: Tokenizer[Id], variables: Mapping[str, object]) -> dict[str, object]:
     """Variables of a template and whether to think: as in mlx-lm, if the model marks thoughts."""
-    thinks = any(marks <= tokenizer.vocabulary.special_ids.keys() for marks in _THOUGHTS)
+    specials = tokenizer.vocabulary.special_ids.keys()
+    thinks = any(specials >= {*marks} for marks in (*THOUGHTS, _PARTS))
     return {"enable_thinking": thinks, **variables}
 
 

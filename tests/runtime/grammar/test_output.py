@@ -211,7 +211,7 @@ def test_a_thought_comes_before_the_grammar(
 ) -> None:
     target, _ = demo_pair
     marks = ("<nonesuch>", "</nonesuch>"), ("<|im_start|>", "<|im_end|>")
-    monkeypatch.setattr("tokalign.runtime.grammar.constraint._THINKING", marks)
+    monkeypatch.setattr("tokalign.runtime.grammar.constraint.THOUGHTS", marks)
     specials = target.tokenizer.vocabulary.special_ids
     begin, end = specials["<|im_start|>"], specials["<|im_end|>"]
     (brace,) = target.tokenizer.encoder.encode(b"{")

@@ -20,7 +20,6 @@ _MOST_NESTING = 64
 MOST_BYTES = 1 << 19
 _MOST_REGEX_BYTES = 1 << 15
 _MOST_RULES = 2_000
-_MOST_LEVELS = 8_000
 
 _WHOLE = "the JSON schema"
 _MOST_VALUES = {
@@ -37,9 +36,7 @@ _LARK = re.compile(
     | (?P<text>"(?:[^"\\\n]|\\.)*")
     | (?P<regex>/(?:[^/\\]|\\.)+/)
     | (?P<json>%json\b\s*)
-    | (?P<colon>:)
-    | (?P<open>[(\[])
-    | (?P<close>[)\]])""",
+    | (?P<colon>:)""",
     re.VERBOSE,
 )
 
@@ -72,10 +69,10 @@ def check_choices(texts: Sequence[str]) -> None:
 
 
 def check_lark(text: str, check_schema: Callable[[Any], object]) -> None:
-    """Raises: UsageError for a grammar in Lark's format that goes beyond a bound. check_schema: is
-    given every JSON schema in it."""
+    """Raises: UsageError for a grammar in Lark's format that goes beyond a bound; llguidance bounds
+    its nesting. check_schema: is given every JSON schema in it."""
     check_text("the grammar", text)
-    rules = levels = depth = deepest = at = 0
+    rules = at = 0
     while match := _LARK.search(text, at):
         at = match.end()
         match match.lastgroup:
@@ -87,16 +84,8 @@ def check_lark(text: str, check_schema: Callable[[Any], object]) -> None:
                 schema, at = _schema_at(text, at)
                 check_schema(schema)
             case "colon":
-                rules, levels = rules + 1, levels + deepest + 1
-                depth = deepest = 0
-            case "open":
-                depth += 1
-                deepest = max(deepest, depth)
-                at_most("the grammar", "nested groups", depth, _MOST_NESTING)
-            case "close":
-                depth = max(0, depth - 1)
+                rules += 1
     at_most("the grammar", "rules", rules)
-    at_most("the grammar", "levels of rules and groups", levels + deepest, _MOST_LEVELS)
 
 
 def _schema_at(text: str, at: int) -> tuple[Any, int]:

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokalign.errors import GrammarError, UsageError
+from tokalign.runtime.chat import THOUGHTS
 from tokalign.runtime.grammar.gbnf import with_ids
 from tokalign.runtime.grammar.grammar import Grammar
 from tokalign.runtime.grammar.matcher import engine_of, matcher_of
@@ -34,13 +35,6 @@ from tokalign.tokenizer.vocabulary import TargetId
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
-
-_THINKING = (
-    *((f"<{name}>", f"</{name}>") for name in ("think", "longcat_think")),
-    ("<|think:start|>", "<|think:end|>"),  # Solar
-    ("<|channel>", "<channel|>"),  # Gemma 4
-)
-"""The marks around thoughts that a template may open."""
 
 _Path: TypeAlias = tuple[TargetId, ...]
 
@@ -278,7 +272,7 @@ def _thought_end(
     """The id that ends the thought that a prompt leaves open; None if it leaves none open. The end
     of a turn, which a stop id is, ends a thought that somebody's turn spells."""
     specials, texts = tokenizer.vocabulary.special_ids, tokenizer.vocabulary.id_of
-    for marks in _THINKING:
+    for marks in THOUGHTS:
         begin, end = (specials.get(mark, texts.get(mark.encode())) for mark in marks)
         if begin is not None and end is not None:
             ends = {begin, end, *stop_ids}
