@@ -24,9 +24,9 @@ _TOKENS = re.compile(
     | (?P<mark>[()|])""",
     re.VERBOSE | re.DOTALL,
 )
-_CHARACTER = re.compile(
-    r"\\(?:x([0-9A-Fa-f]{2})|u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})|(.))|([^\\])", re.DOTALL
-)
+_CHARACTER = r"\\(?:x[0-9A-Fa-f]{2}|u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8}|.)|[^\\]"
+_RANGE = re.compile(f"({_CHARACTER})(?:-({_CHARACTER}))?", re.DOTALL)
+"""A character or two around a dash; a dash at either end of a set is a dash."""
 _ESCAPES = {"t": "\t", "r": "\r", "n": "\n"} | {sign: sign for sign in '\\"[]-'}
 _LAST = 0x10FFFF
 _NAMED = re.compile(r"<(\^?)gbnf:([0-9a-f]+)>")
@@ -137,7 +137,7 @@ class _Reader:
             case "name", _:
                 sequence.append(Item(rule=value))
             case "text", _:
-                characters = map(self._character, _CHARACTER.finditer(value))
+                characters = map(self._character, re.findall(_CHARACTER, value, re.DOTALL))
                 sequence.append(Item(lark=_text(characters)))
             case "set", _:
                 sequence.append(Item(lark=self._set(value)))
@@ -165,30 +165,20 @@ class _Reader:
         if item.most is not None and item.least > item.most:
             self._fail(f"{value} has a larger number first")
 
-    def _character(self, match: re.Match[str]) -> int:
-        escaped, plain = match[4], match[5]
-        if plain is not None:
-            return ord(plain)
-        if escaped is None:
-            code = int(match[1] or match[2] or match[3], 16)
+    def _character(self, spelled: str) -> int:
+        sign, digits = spelled[1:2], spelled[2:]
+        if digits:
+            code = int(digits, 16)
             if code > _LAST or 0xD800 <= code <= 0xDFFF:
-                self._fail(f"{match[0]} is no character")
+                self._fail(f"{spelled} is no character")
             return code
-        if escaped not in _ESCAPES:
-            self._fail(f"the escape {match[0]} is unknown")
-        return ord(_ESCAPES[escaped])
+        if sign and sign not in _ESCAPES:
+            self._fail(f"the escape {spelled} is unknown")
+        return ord(_ESCAPES[sign] if sign else spelled)
 
     def _set(self, text: str) -> str:
-        matches = list(_CHARACTER.finditer(text.removeprefix("^")))
-        ranges, at = list[tuple[int, int]](), 0
-        while at < len(matches):
-            first = last = self._character(matches[at])
-            # A dash at either end is a dash.
-            if at + 2 < len(matches) and matches[at + 1][0] == "-":
-                last = self._character(matches[at + 2])
-                at += 2
-            ranges.append((first, last))
-            at += 1
+        pairs = _RANGE.findall(text.removeprefix("^"))
+        ranges = [(self._character(one), self._character(other or one)) for one, other in pairs]
         return _class(ranges, negated=text.startswith("^"))
 
 
