@@ -14,8 +14,10 @@ from processes import wait_for
 from scripted_scheduler import Script, begun, say, scripted
 from served import request
 
+from tokalign.conversation.answer_form import AnswerForm
 from tokalign.serve import streams
 from tokalign.serve.admission import Refusal
+from tokalign.serve.job import Emitted
 from tokalign.serve.request import ApiRequest
 from tokalign.serve.server import Server, _listening
 
@@ -119,6 +121,20 @@ def test_idle_streams_take_no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
         wait_for(lambda: threading.active_count() <= before + 41)  # anyio has 40 at most
 
 
+def blank(asked: ApiRequest, put: Put) -> None:
+    """An answer of which nothing can be shown yet, however much of it comes."""
+
+    def put_in_form(item: Any) -> None:
+        item.form = AnswerForm(thought=("<think>", "</think>"))
+        put(item)
+
+    begun(asked, put_in_form)
+    while not asked.abandoned.wait(0.001):
+        put(Emitted(text=" ", token=5))
+    put(None)
+
+
+@pytest.mark.parametrize("script", [endless, blank])
 @pytest.mark.parametrize(
     ("path", "sign"),
     [
@@ -128,10 +144,12 @@ def test_idle_streams_take_no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
         ("/v1/messages", b"event: ping\n"),
     ],
 )
-def test_a_stream_is_never_silent(monkeypatch: pytest.MonkeyPatch, path: str, sign: bytes) -> None:
+def test_a_stream_is_never_silent(
+    monkeypatch: pytest.MonkeyPatch, path: str, sign: bytes, script: Script
+) -> None:
     monkeypatch.setattr(streams, "_SILENCE", 0.02)
     with (
-        scripted(monkeypatch, endless) as (server, _),
+        scripted(monkeypatch, script) as (server, _),
         connected(server, path, {**PATHS[path], "stream": True}) as client,
     ):
         seen = b""

@@ -27,9 +27,6 @@ T = TypeVar("T")
 
 Kind = Literal["text", "thought", "call"]
 
-_MOST_SPACE = 16
-"""White space that is held back without a sign of life."""
-
 _MOST_FAILURES = 16
 """Texts that begin as a call and are none, each of which is read twice; later marks are text."""
 
@@ -50,10 +47,9 @@ class Block:
 
 
 class Step(NamedTuple):
-    """A block begins, grows by a text, or ends; "alive" only says that more was generated. at: the
-    index of the block."""
+    """A block begins, grows by a text, or ends. at: the index of the block."""
 
-    what: Literal["begin", "grow", "end", "alive"]
+    what: Literal["begin", "grow", "end"]
     at: int
     block: Block
     text: str = ""
@@ -89,14 +85,10 @@ class Blocks:
         self._failures = self._bare_failures = 0  # of calls to be any
         self._steps = self._channels() if form.has_channels else self._marked()
 
-    def feed(self, text: str) -> Iterator[Step]:
+    def feed(self, text: str) -> list[Step]:
         """The steps that another part of the text makes."""
         self._source.add(text)
-        found = self._read()
-        yield from found
-        if text and not found and (self.kind == "call" or len(self._space) > _MOST_SPACE):
-            block = self.blocks[-1] if self.blocks else Block("text")
-            yield Step("alive", max(0, len(self.blocks) - 1), block)
+        return self._read()
 
     def end(self, *, cut: bool = False) -> Iterator[Step]:
         """The steps at the end of the text. cut: whether there was no room for more of it. A call

@@ -10,7 +10,7 @@ import json
 import math
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from time import time
 from typing import Any, ClassVar, Literal, NamedTuple
 from uuid import uuid4
@@ -77,37 +77,36 @@ class Choice:
         return [block for block in self.blocks if block.kind == "call" and not block.is_broken]
 
     def feed(self, emitted: Emitted) -> Iterator[Step]:
-        """The steps that a token makes."""
+        """The steps that a token makes; none after the only call that the request takes."""
         if emitted.token != NO_TOKEN:
             self.tokens.append(emitted)
             if self._text.kind == "thought":
                 self.thought_tokens += 1
             else:
                 self._unplaced.append(emitted)
-        for step in self._text.feed(emitted.text):
-            yield self._taken(step)
+        yield from self._taken(self._text.feed(emitted.text))
         if emitted.finish_reason is not None:
             is_cut = emitted.finish_reason == "length"
             for step in self._text.end(cut=is_cut):
                 if is_cut and step.what == "end" and self._end is None:
                     self.cut = step.at
-                yield self._taken(step)
+                yield from self._taken([step])
             is_cut = is_cut and self._end is None
             self.reason = "tool_calls" if self.calls and not is_cut else emitted.finish_reason
 
-    def _taken(self, step: Step) -> Step:
-        """A step; after the only call that the request takes, nothing but a sign of life."""
-        if self._end is not None:
-            return Step("alive", self._end - 1, self.blocks[-1])
-        is_call = step.block.kind == "call" and step.what == "end" and not step.block.is_broken
-        if is_call and self.job.request.several_calls is False:
-            self._end = step.at + 1
-            self.job.is_enough = True
-        if step.what == "grow":  # the tokens that came before are the block's
-            if step.block.kind == "text":
-                self.spoken[step.at] += self._unplaced
-            self._unplaced = []
-        return step
+    def _taken(self, steps: Iterable[Step]) -> Iterator[Step]:
+        for step in steps:
+            if self._end is not None:
+                return
+            is_call = step.block.kind == "call" and step.what == "end" and not step.block.is_broken
+            if is_call and self.job.request.several_calls is False:
+                self._end = step.at + 1
+                self.job.is_enough = True
+            if step.what == "grow":  # the tokens that came before are the block's
+                if step.block.kind == "text":
+                    self.spoken[step.at] += self._unplaced
+                self._unplaced = []
+            yield step
 
 
 class Usage(NamedTuple):

@@ -119,8 +119,7 @@ class Chats(Rendering):
             yield self._chunk([{**self._frame(choice), "delta": delta}], **self.notes(choices))
 
     def step(self, choice: Choice, step: Step | None) -> Iterator[bytes]:
-        """A chunk wherever a block grows, or begins with more than its kind, a last one, and empty
-        signs of life."""
+        """A chunk wherever a block grows, or begins with more than its kind, and a last one."""
         if step is not None and step.what == "begin":
             tells = step.block.kind == "call" or choice.before(step.at) != ""
         else:
@@ -178,7 +177,7 @@ class Chats(Rendering):
 
     def _part(self, choice: Choice, step: Step | None) -> dict[str, Any]:
         delta: dict[str, Any] = {}
-        if step is not None and step.what != "alive":
+        if step is not None:
             if step.block.kind == "call":
                 index = sum(block.kind == "call" for block in choice.blocks[: step.at])
                 grown = {"function": {"arguments": step.text}}

@@ -103,9 +103,7 @@ class Messages(Rendering):
         yield _event("message_start", message=self._message(choices, []))
 
     def step(self, choice: Choice, step: Step | None) -> Iterator[bytes]:
-        if step is not None and step.what == "alive":
-            yield self.keep_alive()
-        elif step is not None:
+        if step is not None:
             yield from _events(step)
 
     def end(self, choices: Sequence[Choice]) -> Iterator[bytes]:

@@ -130,9 +130,7 @@ class Responses(Rendering):
         yield self.keep_alive()
 
     def step(self, choice: Choice, step: Step | None) -> Iterator[bytes]:
-        if step is not None and step.what == "alive":
-            yield self.keep_alive()
-        elif step is not None:
+        if step is not None:
             yield from self._events(choice, step)
 
     def end(self, choices: Sequence[Choice]) -> Iterator[bytes]:

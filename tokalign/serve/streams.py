@@ -27,7 +27,7 @@ from tokalign.serve.request import ApiRequest
 from tokalign.serve.scheduler import Scheduler
 
 _SILENCE = 1.0
-"""Seconds after which a stream says that it is alive."""
+"""Seconds without a step after which a stream says that it is alive."""
 
 
 class Answers:
@@ -68,26 +68,29 @@ class Answers:
 
         Raises: what an answer fails with.
         """
-        running = len(self.choices)
+        running, silent_from = len(self.choices), self._loop.time()
         while running:
+            told: Iterable[tuple[Choice, Step | None] | Reading | None]
             try:
-                index, item = await self._next()
+                index, item = await self._next(silent_from + _SILENCE - self._loop.time())
             except TimeoutError:
-                yield None
-                continue
-            choice = self.choices[index]
-            if isinstance(item, Exception):
-                raise item
-            if isinstance(item, Reading):
-                yield item
-            elif isinstance(item, Emitted):
-                for step in choice.feed(item):
-                    yield choice, step
+                told = [None]
             else:
-                if choice.reason is None:
+                choice = self.choices[index]
+                if isinstance(item, Exception):
+                    raise item
+                if isinstance(item, Reading):
+                    told = [item]
+                elif isinstance(item, Emitted):
+                    told = ((choice, step) for step in choice.feed(item))
+                elif choice.reason is None:
                     raise Refusal(503, "the answer was given up")
-                running -= 1
-                yield choice, None
+                else:
+                    running -= 1
+                    told = [(choice, None)]
+            for each in told:
+                yield each
+                silent_from = self._loop.time()
 
     async def finish(self) -> None:
         """Wait for the end of all choices. Raises: as `steps`."""
@@ -99,10 +102,10 @@ class Answers:
         for request in self._requests:
             request.abandoned.set()
 
-    async def _next(self) -> tuple[int, Item]:
+    async def _next(self, seconds: float) -> tuple[int, Item]:
         if self._early:
             return self._early.popleft()
-        return await asyncio.wait_for(self._items.get(), _SILENCE)
+        return await asyncio.wait_for(self._items.get(), seconds)
 
     def _put(self, index: int, item: Item) -> None:
         """Called by the scheduler's threads."""
