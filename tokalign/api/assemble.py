@@ -149,23 +149,23 @@ def assemble(
         background=background,
         note=note,
     )
-    learned: dict[str, Any] = {}
     if options.remember and drafting.uses_logits:
         size, known = vocabulary_size(target.model), drafting.known_rows
-        learned["logits"] = store = open_remembered(
+        store = open_remembered(
             content_fingerprint(target.model),
             target.tokenizer.fingerprint,
             size,
             known=None if known is None else known.within(size),
             note=note,
         )
+        drafting = replace(drafting, logits=store)
         if isinstance(store, RememberedStore):
-            learned["mixing"] = store.mixing
+            drafting = replace(drafting, mixing=store.mixing)
     decoder = Decoder(
         target=target,
         draft=draft,
         drafter=drafter,
-        drafting=replace(drafting, **learned),
+        drafting=drafting,
         cache=cache or CacheOptions(),
     )
     if options.chooses_lengths:

@@ -87,9 +87,10 @@ def judge_drafter(
     share = covered / max(1, count)
     sizes = None if config is None else _Sizes.of(config)
     misfit = _misfit(facts, target, (config or {}).get("model_type"), sizes)
-    taps = None
+    taps, reads = None, "the target's last hidden state"
     if isinstance(facts.shape, DrafterShape):
         taps = facts.shape.taps(sizes.layers) if sizes else facts.shape.target_layer_ids
+        reads = f"the outputs of layers {', '.join(map(str, taps))}" if taps else "the usual layers"
     about: dict[str, object] = {
         "drafter_kind": facts.kind,
         "drafter_taps": taps and list(taps),
@@ -99,10 +100,6 @@ def judge_drafter(
     if misfit:
         return f"It does not fit: {misfit}.", about
     fit = fit_in_a_word(share)
-    if isinstance(facts.shape, StateShape):
-        reads = "the target's last hidden state"
-    else:
-        reads = f"the outputs of layers {', '.join(map(str, taps))}" if taps else "the usual layers"
     size = "its size fits" if sizes else "the target's config is not here to compare sizes with"
     article = "an" if facts.kind[0] in "EM" else "a"
     vocabulary = "" if facts.ids is None else f", as {len(facts.ids):,} ids are in its vocabulary"
