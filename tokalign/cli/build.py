@@ -102,6 +102,9 @@ def command(
     packs: tuple[Path, ...],
     engine: str,
     trust_remote_code: bool,
+    field: str,
+    weights: tuple[str, ...],
+    on_invalid: str,
     **values: Any,
 ) -> None:
     """Build the dictionary of TARGET and the alignment of DRAFT with TARGET.
@@ -124,9 +127,9 @@ def command(
     from tokalign.build.dictionary.dictionary_bundle import BackoffOptions
     from tokalign.build.pack import PACK_BYTES
     from tokalign.build.pipeline import build_tables, require_outputs
-    from tokalign.cli.build_plan import BuildPlan, CorpusReading, check_language
+    from tokalign.build.text_files import refuse
+    from tokalign.cli.build_plan import BuildPlan, check_language, open_corpus
 
-    reading = take(CorpusReading, values)
     if pack and values["max_bytes"] is None:
         values["max_bytes"] = PACK_BYTES
     values = {name: value for name, value in values.items() if value is not None}
@@ -154,12 +157,13 @@ def command(
     if not reads and files:
         note("an alignment is made of two tokenizers alone; the FILEs are not read")
     with skipping_lines() as skip:
+        report = refuse if on_invalid == "refuse" else log_problem if on_datatrove else skip
+        how: dict[str, Any] = {"field": field, "weights": weights, "on_datatrove": on_datatrove}
+        corpus = open_corpus(files, report, **how) if reads else Corpus([])
         if on_datatrove:
-            corpus = reading.open(files, log_problem, on_datatrove=True)
             [path] = builders
             built = plan.count_on_datatrove(path, corpus, **values)
         else:
-            corpus = reading.open(files, skip, on_datatrove=False) if reads else Corpus([])
             built = build_tables(
                 corpus,
                 builders,

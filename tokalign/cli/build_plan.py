@@ -26,7 +26,7 @@ from tokalign.build.logits import build_logit_table
 from tokalign.build.pack import build_pack
 from tokalign.build.pipeline import Builder, BuildReport
 from tokalign.build.sources import CorpusFile, find_sources
-from tokalign.build.text_files import Report, refuse
+from tokalign.build.text_files import Report
 from tokalign.cli.output import note, reading_stdin
 from tokalign.errors import UsageError
 from tokalign.names.registry import Resolved, resolve_tokenizer
@@ -194,30 +194,19 @@ class BuildPlan:
 # -- what is read ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class CorpusReading:
-    """How a corpus is read, as typed."""
-
-    weights: Sequence[str]
-    on_invalid: str
-    field: str
-
-    def open(self, names: Sequence[str], skip: Report, *, on_datatrove: bool) -> Corpus:
-        """The corpus of these names, as in `find_sources`; without any, the bundled sample. skip:
-        takes lines that cannot be read."""
-        if not names:
-            names = (str(sample_text(POLISH)),)
-            note(
-                f"corpus -> the bundled {Path(names[0]).name}, for a first try; "
-                "real tables need FILEs of your own"
-            )
-        sources = find_sources(names, stdin=None if on_datatrove else _save_stdin)
-        return Corpus(
-            sources,
-            field=self.field,
-            weights=read_weights(self.weights, sources),
-            report=refuse if self.on_invalid == "refuse" else skip,
+def open_corpus(
+    names: Sequence[str], report: Report, *, field: str, weights: Sequence[str], on_datatrove: bool
+) -> Corpus:
+    """The corpus of these names, as in `find_sources`; without any, the bundled sample. weights:
+    as typed."""
+    if not names:
+        names = (str(sample_text(POLISH)),)
+        note(
+            f"corpus -> the bundled {Path(names[0]).name}, for a first try; "
+            "real tables need FILEs of your own"
         )
+    sources = find_sources(names, stdin=None if on_datatrove else _save_stdin)
+    return Corpus(sources, field=field, weights=read_weights(weights, sources), report=report)
 
 
 def _save_stdin() -> Path:
