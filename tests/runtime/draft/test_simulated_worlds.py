@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from recorded_worlds import a_world, costs_of
 
-from lab.project import DelayedClock, knowledge_of, planned_time, project
+from lab.project import DelayedClock, RecordedDrafter, knowledge_of, planned_time, project
 from lab.recorded_proposals import ProposalTrace
 from lab.round_costs import RoundCosts
 from tokalign.runtime.cost import read_curve, shipped_names
@@ -19,7 +19,7 @@ from tokalign.runtime.draft.costs import LearnedCosts, PassTimes
 from tokalign.runtime.draft.knowledge import Knowledge, ModelKnowledge
 from tokalign.runtime.draft.losses import MOST_LOST, SHARE
 from tokalign.runtime.draft.neural import DRAFT
-from tokalign.runtime.rounds import Round
+from tokalign.runtime.rounds import Context, Proposal, Round
 
 SHAPES = ("flat", "m2-pro", "m2-ultra")
 """Free rows, rows that get dearer and dearer, and a staircase; the other curves take their time."""
@@ -110,6 +110,24 @@ def test_delays_that_hit_all_passes_alike_change_little(monkeypatch: pytest.Monk
     for one in worlds:
         planned_time(one, truth, knowledge_of(truth, one))
     assert sum(clock.undelayed for clock in clocks) <= 1.02 * alone
+
+
+def test_a_process_that_is_stopped_in_a_draft_goes_on_drafting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One draft takes as long as 600 passes, as after Ctrl-Z and `fg`."""
+    truth, world = costs_of("m4-pro"), a_world(3, 0.6, model=True, tokens=1200)
+    alone = planned_time(world, truth, knowledge_of(truth, world))
+    find, drafts = RecordedDrafter.find, 0
+
+    def stopped(self: RecordedDrafter, context: Context, steps: int) -> Proposal:
+        nonlocal drafts
+        drafts += 1
+        self._clock.now += 600.0 * (drafts == 60)
+        return find(self, context, steps)
+
+    monkeypatch.setattr(RecordedDrafter, "find", stopped)
+    assert planned_time(world, truth, knowledge_of(truth, world)) - 600.0 <= 1.02 * alone
 
 
 def test_equal_clocks_give_equal_decisions() -> None:

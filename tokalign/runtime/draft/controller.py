@@ -55,7 +55,8 @@ _ASKING_SHARE, _ASKING_MEMORY = 0.01, 8
 it while drafting rests."""
 
 _HICCUP = 2.0
-"""A round counts as at most this many times what was expected: other programs may delay it."""
+"""A round, and a model's draft, count as at most this many times what was expected: other programs
+may delay them, and a stopped process goes on later."""
 
 _LITTLE = 0.1
 """Plain passes that a trial may read for, whatever models have lost."""
@@ -359,12 +360,14 @@ class Controller(Drafter):
     def _took(self, round_: Round, drafting: float, plain: float, *, alone: bool) -> float:
         """Learn from the times of a round. Returns: what counts as its time."""
         costs, under_way, runs_ahead = self.costs, self._is_under_way, self._now.run_ahead
+        observed, drafts = drafting, [draft for draft, _ in self._drafted]
+        if drafts and all(draft.model.known.drafts.is_calibrated for draft in drafts):
+            drafting = min(drafting, _HICCUP * sum(draft.time for draft in drafts))
         if round_.tree or not (under_way or runs_ahead):
             expected = costs.rows(round_.rows) + drafting
             costs.rows.observe(round_.rows, max(round_.verification, NO_TIME))
-            if len(self._drafted) == 1:
-                draft, _ = self._drafted[0]
-                draft.model.learn_time(draft.plan.length, drafting)
+            if len(drafts) == 1:
+                drafts[0].model.learn_time(drafts[0].plan.length, observed)
             if round_.tree:  # by what such passes take: this one may have been delayed
                 return min(costs.rows(round_.rows) + drafting, _HICCUP * expected)
             # What waiting for a draft costs in the mean: this round may have been slow.
