@@ -166,8 +166,7 @@ class Decoding:
     def commit(
         self, proposal: Proposal, verdict: Verdict, verification: float | None = None
     ) -> Round:
-        """Take what was verified over into the context. verification: seconds of the pass; None for
-        those since the proposal."""
+        """Take over what was verified. verification: seconds of the pass; None for all till now."""
         verified, learning = self._clock(), self._learning
         if verification is None:
             verification = verified - self._drafted - verdict.waited

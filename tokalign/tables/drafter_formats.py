@@ -33,8 +33,7 @@ GOES_ON_NORMED = {
     **dict.fromkeys(("qwen3_5", "qwen3_5_moe", "qwen3_next"), True),
     **dict.fromkeys(("glm4_moe", "glm4_moe_lite", "deepseek_v3"), False),
 }
-"""Types of targets that may have an MTP layer; whether it goes on from its outputs after its last
-norm."""
+"""Types of targets that may have an MTP layer; whether it goes on from its normed outputs."""
 
 TARGETS: Mapping[DrafterFormat, Collection[str]] = {
     DrafterFormat.MTP: GOES_ON_NORMED.keys(),

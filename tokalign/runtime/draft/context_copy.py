@@ -184,8 +184,7 @@ class ContextCopy:
         return Passage(left, left + gap, 0, gap)
 
     def copied(self, occurrence: Occurrence) -> tuple[TargetId, float] | None:
-        """What followed the latest occurrence, and how probably it is right now; nothing for a
-        match that ends with the text."""
+        """What followed the latest occurrence, if anything, and how probably it is right now."""
         length, _, latest = occurrence
         text = self.automaton.ids
         if latest == len(text):

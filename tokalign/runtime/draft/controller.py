@@ -51,8 +51,7 @@ _MEMORY = 32
 """Offers that their mean looks back on."""
 
 _ASKING_SHARE, _ASKING_MEMORY = 0.01, 8
-"""While plain decoding runs ahead, asking the sources may take this share of the time; a quarter of
-it while drafting rests."""
+"""The share of plain decoding's time that asking may take; a quarter of it while drafting rests."""
 
 _HICCUP = 2.0
 """A round, and a model's draft, count as at most this many times what was expected: other programs
@@ -228,8 +227,7 @@ class Controller(Drafter):
 
     @property
     def _may_ask(self) -> Sequence[DraftingModel]:
-        """The models that may draft in this round. In the one that reads the prompt a draft model
-        would have to read it too."""
+        """The models that may draft in this round: none in the one that reads the prompt."""
         return [] if self.is_timed and not self._begun else self._models
 
     def _model_draft(self, context: Context, limit: int) -> ModelDraft | None:

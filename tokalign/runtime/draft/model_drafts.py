@@ -21,8 +21,7 @@ _COMING = 32
 """An answer is expected to go on for as many rounds as the model has waited, and these."""
 
 _DOUBT = 4
-"""Rounds in which reading would have saved nothing, to which the mean of the others is drawn: it
-changes from place to place."""
+"""Rounds in which reading would have saved nothing, to which the mean of the others is drawn."""
 
 _FEW, _MANY = 16, 64
 """So few ids are read as a part of a usual draft; the time of so many tells what one takes."""

@@ -91,8 +91,7 @@ class SuffixAutomaton:
         return Occurrence(length, self._first[state], self._latest[state]) if length else None
 
     def advance(self, place: Place, token: TargetId) -> Place:
-        """The place of the longest match after `token` is read, which need not extend the text.
-        Cost: amortized O(1)."""
+        """The place of the longest match after one more id. Cost: amortized O(1)."""
         state, length = place.state, place.length
         while token not in self._next[state]:
             if state == ROOT:

@@ -25,8 +25,7 @@ one situation."""
 
 
 class Shift:
-    """What is known of one situation. factor: what the odds of guesses are multiplied by.
-    information: what that rests on."""
+    """What is known of one situation: the factor of the odds of guesses, and what it rests on."""
 
     __slots__ = ("factor", "information")
 

@@ -28,8 +28,7 @@ _MOST_STATES = 5
 """Caches kept of one conversation. The end of the system's message is dropped last."""
 
 _TAIL = 16
-"""Most ids at the end of a prompt that a later turn may lack, such as `<think>`; of a short prompt
-an eighth at most."""
+"""Most ids at a prompt's end that a later turn may lack, such as `<think>`; at most an eighth."""
 
 
 class Held(NamedTuple):

@@ -104,8 +104,7 @@ class NoiseAhead:
 
 
 _KNOWN, _BATCH = 8, 8
-"""Positions that are looked at, as few ids of a tree lie deeper; and positions computed at once, as
-a round emits fewer."""
+"""Positions looked at, as few ids of a tree lie deeper, and computed at once."""
 
 
 def _keys(seed: int, stream: int, positions: Sequence[int] | Array) -> Array:

@@ -24,8 +24,7 @@ class _Pass:
 
 
 class PassesAhead(local):
-    """The passes that have begun and were not read yet, the oldest first, of each session the
-    newest; each thread has its own."""
+    """A thread's passes that have begun and were not read yet, of each session the newest."""
 
     def __init__(self) -> None:
         self.passes: list[_Pass] = []

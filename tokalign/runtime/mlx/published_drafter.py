@@ -44,8 +44,7 @@ def load_arrays(file: Path) -> dict[str, Array]:
 
 
 def target_ids(offsets: Array | None, count: int, size: int) -> Array | None:
-    """The target's ids that a head of `count` ids knows, i + d2t[i]; None for all `size` of them.
-    Raises: ValueError."""
+    """The target's ids i + d2t[i] that a head knows; None for all `size`. Raises: ValueError."""
     if offsets is None:
         if count == size:
             return None

@@ -175,8 +175,7 @@ class Sampling(Chooser):
         return dict(zip(ordered, expected.tolist(), strict=True))
 
     def filter(self, logprobs: Array, positions: Sequence[int] | Array) -> Array:
-        """Log-probabilities f32 with -inf for the ids that top-p, min-p, XTC (which the positions
-        decide) or top-k rule out."""
+        """Log-probabilities f32 with -inf for what top-p, min-p, XTC or top-k rule out."""
         if 0 < self.top_p < 1:
             logprobs = apply_top_p(logprobs, self.top_p)
         if self.min_p:
