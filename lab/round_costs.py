@@ -38,9 +38,15 @@ class RoundCosts(Costs):
         return self.verify(1 + proposed) + host + self.drafting(passes, tree=tree)
 
 
+def plain_time(curve: CostCurve) -> float:
+    """Time per token of plain decoding, which runs ahead; at least half of C(1)."""
+    single = curve.rows[1].median
+    return max(single - curve.host, single / 2)
+
+
 def in_plain_passes(curve: CostCurve) -> RoundCosts:
     """What rounds cost, in passes of plain decoding; the host's work is apart."""
-    times, plain = curve.row_times, curve.plain
+    times, plain = curve.row_times, plain_time(curve)
     host, draft, tree = times[0] - plain, curve.draft_pass, curve.tree_pass
     return RoundCosts(
         rows=tuple((time - host) / plain for time in times),

@@ -15,7 +15,7 @@ from statistics import fmean
 
 import numpy as np
 
-from lab.round_costs import RoundCosts, in_plain_passes
+from lab.round_costs import RoundCosts, in_plain_passes, plain_time
 from lab.study.conditions import Condition, order_of
 from lab.study.samples import Sample, Trial, timed_greedily
 from tokalign.runtime.cost import CostCurve
@@ -190,7 +190,7 @@ def costs_of(curve: CostCurve, sample: Sample) -> RoundCosts:
     """
     costs = in_plain_passes(curve)
     rounds = max(1, sum(sample.work.rows.values()))
-    own = sample.host_ms / 1e3 / curve.plain - drafting_time(sample, costs) / rounds
+    own = sample.host_ms / 1e3 / plain_time(curve) - drafting_time(sample, costs) / rounds
     return replace(costs, host=costs.host + max(0.0, own))
 
 

@@ -72,12 +72,6 @@ def test_rows_in_between_are_interpolated() -> None:
     assert curve.without_draft().draft_pass is None
 
 
-def test_plain_decoding_hides_the_host_that_every_other_round_waits_for() -> None:
-    curve = replace(a_curve(), host=0.002)
-    assert curve.plain == pytest.approx(0.008)
-    assert replace(curve, host=0.05).plain == pytest.approx(0.005)
-
-
 def test_a_timing_is_a_median_and_its_quartiles() -> None:
     assert Timing.of([5.0, 1.0, 3.0, 2.0, 4.0]) == Timing(3.0, 2.0, 4.0)
     assert Timing.of([1.0]) == Timing(1.0, 1.0, 1.0)

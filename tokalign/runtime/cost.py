@@ -99,12 +99,6 @@ class CostCurve:
         every = range(1, measured[-1] + 1)
         return tuple(np.interp(every, measured, [self.rows[m].median for m in measured]).tolist())
 
-    @property
-    def plain(self) -> float:
-        """Time per token of plain decoding, which runs ahead; at least half of C(1)."""
-        single = self.rows[1].median
-        return max(single - self.host, single / 2)
-
     def without_draft(self) -> Self:
         """The same curve with the target's costs only."""
         machine = self.machine and replace(self.machine, draft="")
