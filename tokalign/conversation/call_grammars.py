@@ -73,9 +73,9 @@ class _Writer:
 
     def value(self, parameter: Parameter, tags: Tags, after: str) -> str:
         """A value of a parameter and what ends it, which may have a special token in it."""
-        text, mark, rest = _at_mark(tags.pad + tags.value + after, self.vocabulary)
-        tag = "" if mark else text.strip()
-        return f"{parameter.lark(text, self.terminals, tag=tag)} {self.text(mark + rest)}"
+        text, *rest = _cut_at_marks(tags.pad + tags.value + after, self.vocabulary)
+        tag = "" if rest else text.strip()
+        return f"{parameter.lark(text, self.terminals, tag=tag)} {self.text(''.join(rest))}"
 
     def call(self, *parts: str) -> str:
         """Parts of a rule between the marks of the format."""
@@ -86,20 +86,15 @@ class _Writer:
 
 def lark_of_marks(text: str, vocabulary: Vocabulary[TargetId]) -> str:
     """A text as a part of a rule in Lark's format; special tokens in it are named by their ids."""
-    before, mark, after = _at_mark(text, vocabulary)
-    if not mark:
-        return lark_literal(text) if text else ""
-    named = f"<[{vocabulary.special_ids[mark]}]>"
-    return " ".join(
-        filter(None, [lark_of_marks(before, vocabulary), named, lark_of_marks(after, vocabulary)])
-    )
+    ids = vocabulary.special_ids
+    parts = filter(None, _cut_at_marks(text, vocabulary))
+    return " ".join(f"<[{ids[part]}]>" if part in ids else lark_literal(part) for part in parts)
 
 
-def _at_mark(text: str, vocabulary: Vocabulary[TargetId]) -> tuple[str, str, str]:
-    """A text before the longest special token that begins first in it, that token, and the rest."""
-    marks = sorted(vocabulary.special_ids, key=len, reverse=True)
-    found = min((mark for mark in marks if mark in text), key=text.index, default="")
-    return text.partition(found) if found else (text, "", "")
+def _cut_at_marks(text: str, vocabulary: Vocabulary[TargetId]) -> list[str]:
+    """A text, cut before and after each special token in it, the longest where several begin."""
+    marks = sorted((mark for mark in vocabulary.special_ids if mark in text), key=len, reverse=True)
+    return re.split(f"({'|'.join(map(re.escape, marks))})", text) if marks else [text]
 
 
 # -- arguments in JSON -----------------------------------------------------------------------------

@@ -130,8 +130,8 @@ def _tagged(tags: Tags, source: Incoming, end: str, tools: Tools) -> Calls:
         if not name:
             raise CutOffError if source.is_done else UnreadableError
         yield from source.expect(named)
-        named_so = (tool["function"] for tool in tools if tool["function"]["name"] == name)
-        known = next(map(parameters_of, named_so), {})
+        functions = [tool["function"] for tool in tools if tool["function"]["name"] == name]
+        known = parameters_of(functions[0]) if functions else {}
         yield from _tagged_arguments(tags, source, end, name, known)
         if not tags.tail:
             return
