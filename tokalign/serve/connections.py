@@ -13,7 +13,7 @@ from tokalign.serve.admission import Refusal
 from tokalign.serve.answer import openai_error
 
 _GRACE = 5.0
-"""Seconds after its time in which a request may still be sent, for its refusal to be read."""
+"""Seconds that a request has on top of its time, for the refusal of its body to be read."""
 
 
 class Connection(H11Protocol):
@@ -70,14 +70,8 @@ class Connection(H11Protocol):
 
     def _await_request(self) -> None:
         if self._arriving is None:
-            self._arriving = self.loop.call_later(self.seconds, self._late)
-
-    def _late(self) -> None:
-        """Leave a client that sends too slowly, after the refusal that says so."""
-        if self.conn.their_state is h11.SEND_BODY:
-            self.loop.call_later(_GRACE, self.transport.abort)
-        else:
-            self.transport.abort()
+            seconds = self.seconds + _GRACE
+            self._arriving = self.loop.call_later(seconds, self.transport.abort)
 
 
 def _cancel(timer: TimerHandle | None) -> None:
