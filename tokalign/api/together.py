@@ -112,15 +112,14 @@ def batch_generate(
 @dataclass(slots=True)
 class _Answer:
     """What one prompt gets. cache: the layers that it begins with, then those at its end, if they
-    are `kept`. ids: without the one that ended them. logprobs: of the ids, if they are `scored`."""
+    are `kept`. ids: without the one that ended them. logprobs: of the ids, if they are wanted."""
 
     prompt: list[TargetId]
     cache: list[Any] | None
     max_tokens: int
     kept: bool
-    scored: bool
+    logprobs: list[float] | None
     ids: list[TargetId] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
     session: TargetModelSession | None = None
 
     def begin(self, decoder: Decoder, sampler: Sampler) -> Generation:
@@ -138,7 +137,7 @@ class _Answer:
             if piece.ends == "stop":
                 return
             self.ids.append(piece.token)
-            if self.scored and piece.logprobs is not None:
+            if self.logprobs is not None and piece.logprobs is not None:
                 self.logprobs.append(float(piece.logprobs[piece.token].item()))
 
     def end(self, generation: Generation) -> None:
@@ -212,5 +211,5 @@ def _answers(
         own, draft = split_cache(cache, decoder)
         if draft is not None:
             raise UsageError(f"prompt_caches[{place}] has more caches than the model has layers")
-        answers.append(_Answer(ids, own, length, kept, scored))
+        answers.append(_Answer(ids, own, length, kept, [] if scored else None))
     return answers
