@@ -111,18 +111,13 @@ def _stated(context: click.Context, message: str) -> Iterator[str]:
 
 def _options(command: click.Command) -> dict[str, click.Option]:
     options = [one for one in command.params if isinstance(one, click.Option)]
-    return {name: one for one in options for name in _names(one)}
-
-
-def _names(option: click.Option) -> Iterator[str]:
-    yield from {flag_of(option)[2:], *(flag[2:] for flag in option.opts if flag[:2] == "--")}
+    return {flag[2:]: one for one in options for flag in one.opts if flag[:2] == "--"}
 
 
 def _as_typed(name: str, value: Any, option: click.Option) -> Any:
     """Numbers as texts, which the types of options read."""
     if option.multiple:
-        several = value if isinstance(value, list) else [value]
-        return [_text(name, one) for one in several]
+        return [_text(name, one) for one in (value if isinstance(value, list) else [value])]
     return value if option.is_flag and isinstance(value, bool) else _text(name, value)
 
 
