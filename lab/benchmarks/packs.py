@@ -96,7 +96,7 @@ def make(shared: Path, sizes: str, output: Path) -> None:
     )
     for size in sizes.split(","):
         sized = replace(options, max_bytes=int(float(size) * 1e6))
-        bundle = pack_bundle(counted, corpus.stamp, sized, language="pl", stage=_timed)
+        bundle = pack_bundle(counted, sized, language="pl", stage=_timed)
         write_table(output / f"pl-{size}.pack.tok", bundle)
         print_json({"pack": size, "bytes": len(encode_bundle(bundle)), **bundle.statistics})
 

@@ -170,9 +170,9 @@ def _make_table(job: ClusterJob) -> BuildReport:
     def build(corpus: Corpus, stage: Stage) -> Bundle:
         with workers(job.jobs, object) as apply:
             orders, words = count(job.counting, shards, job.folder, apply, lambda _: None)
-        counted = Counted(grow_tree(orders), words)
+        counted = Counted(grow_tree(orders), words, corpus.stamp)
         make = pack_bundle if job.target is None else partial(backoff_bundle, job.target)
-        return make(counted, corpus.stamp, job.options, language=job.language, stage=stage)
+        return make(counted, job.options, language=job.language, stage=stage)
 
     built = build_tables(job.corpus, {job.path: build})
     most = max(record["peak_memory"] for record in records)

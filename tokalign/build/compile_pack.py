@@ -60,9 +60,7 @@ def compile_pack(
     `backoff_bundle`."""
     with open_workspace(options.workspace) as folder:
         counted = _count(target, bundle, options.min_count, folder, stage)
-        return backoff_bundle(
-            target, counted, bundle.corpus, options, language=bundle.language, stage=stage
-        )
+        return backoff_bundle(target, counted, options, language=bundle.language, stage=stage)
 
 
 def _count(
@@ -89,7 +87,7 @@ def _count(
             orders, words = count(
                 counting, runs, folder, apply, lambda part: advance(int(1000 * part))
             )
-    return Counted(grow_tree(orders), words)
+    return Counted(grow_tree(orders), words, bundle.corpus)
 
 
 def _encode(target: Tokenizer[TargetId], words: Sequence[str], advance: Progress) -> _Encoded:

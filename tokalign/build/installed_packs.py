@@ -67,10 +67,9 @@ class InstalledPacks:
     ) -> None:
         self._target, self._opened, self._waits, self._note = target, opened, waits, note
         self._packs = find_packs(model_folder=model_folder, note=note)
-        known = find_tables("dictionary", target=target.fingerprint, model_folder=model_folder)
-        self._to_compile = self._packs.copy()
-        for _, header in known if self._to_compile else ():
-            self._to_compile.pop(header.language, None)
+        tables = find_tables("dictionary", target=target.fingerprint, model_folder=model_folder)
+        known = {header.language for _, header in tables}
+        self._to_compile = {name: path for name, path in self._packs.items() if name not in known}
         self._dictionary: Dictionaries | None = None
         self._folder = compiled_folder(target.fingerprint)
 
@@ -170,16 +169,15 @@ def _words(text: str) -> list[str]:
 
 def _language(words: Sequence[str], packs: Mapping[str, Path]) -> str | None:
     """The language whose pack makes these words most probable, if a pack knows enough of them."""
-    best: tuple[float, str] | None = None
+    scores: dict[str, float] = {}
     for language, path in packs.items():
         if language in (CODE, CHAT):
             continue
         probability = _probabilities(path)
         known = [sum(probability.get(form, 0) for form in _spellings(word)) for word in words]
         if sum(map(bool, known)) >= _FEWEST_KNOWN * len(words):
-            score = sum(log(share or _UNKNOWN) for share in known)
-            best = max(best or (score, language), (score, language))
-    return None if best is None else best[1]
+            scores[language] = sum(log(share or _UNKNOWN) for share in known)
+    return max(scores, key=scores.__getitem__, default=None)
 
 
 @cache

@@ -7,8 +7,7 @@ for their bytes are kept.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -43,7 +42,7 @@ def build_pack(
         workspace=options.workspace,
         stage=stage,
     )
-    return pack_bundle(counted, corpus.stamp, options, language=language, stage=stage)
+    return pack_bundle(counted, options, language=language, stage=stage)
 
 
 def counting_words(corpus: Corpus, min_count: float) -> Counting:
@@ -60,14 +59,13 @@ def counting_words(corpus: Corpus, min_count: float) -> Counting:
 
 def pack_bundle(
     counted: Counted,
-    stamp: Mapping[str, Any],
     options: BackoffOptions,
     *,
     language: str,
     stage: Stage = silent,
 ) -> Bundle:
-    """The most valuable of these n-grams in `options.max_bytes`. stamp: of the corpus. Raises:
-    UsageError if nothing fits."""
+    """The most valuable of these n-grams in `options.max_bytes`. Raises: UsageError if nothing
+    fits."""
     levels, max_bytes, best = counted.levels, options.max_bytes, None
     worth, room = _worth(levels), 8.0 * max_bytes
     with stage(_TRIALS, "Choosing n-grams") as advance:
@@ -76,7 +74,7 @@ def pack_bundle(
             bundle = Bundle(
                 kind=KIND,
                 fingerprints={},
-                corpus=stamp,
+                corpus=counted.stamp,
                 parameters={
                     "language": language,
                     "min_count": options.min_count,

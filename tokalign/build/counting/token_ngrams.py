@@ -13,7 +13,7 @@ only when all of them are counted. The second step then makes the runs.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from pathlib import Path
@@ -106,10 +106,12 @@ class Counting:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """The n-grams that are kept, as a tree. words: by their numbers in a pack."""
+    """The n-grams that are kept, as a tree. words: by their numbers in a pack. stamp: of the corpus
+    that was counted."""
 
     levels: list[NgramLevel]
-    words: Sequence[str] = ()
+    words: Sequence[str]
+    stamp: Mapping[str, Any]
 
 
 def count_corpus(
@@ -140,7 +142,7 @@ def count_corpus(
                 orders, words = count(
                     counting, shards, folder, apply, lambda part: advance(int(part * size))
                 )
-        return Counted(grow_tree(orders), words)
+        return Counted(grow_tree(orders), words, counting.corpus.stamp)
 
 
 def make_encoder(tokenizer: Tokenizer[TargetId] | None, max_words: int) -> WordEncoder | None:
@@ -236,8 +238,7 @@ def count(
             yield stretch, space, least
 
     orders = [
-        NgramFile(folder / f"{n}.counted", space, n, counting.least(n))
-        for n in range(1, counting.max_order + 1)
+        NgramFile(folder / f"{n}.counted", space, n, rare) for n, rare in enumerate(least, start=1)
     ]
     for stretch in apply(_count_stretch, tasks()):
         for order, ngrams in zip(orders, stretch, strict=True):

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from tokalign.build.corpus import Corpus, Stage, silent
 from tokalign.build.counting.ngram_tree import CONCENTRATION, DISCOUNT, OPTIMISM
@@ -61,7 +60,7 @@ def build_dictionary(
         workspace=options.workspace,
         stage=stage,
     )
-    return backoff_bundle(target, counted, corpus.stamp, options, language=language, stage=stage)
+    return backoff_bundle(target, counted, options, language=language, stage=stage)
 
 
 def dictionary_of_lines(target: Tokenizer[TargetId], lines: Sequence[str]) -> BackoffTable:
@@ -76,19 +75,17 @@ def dictionary_of_lines(target: Tokenizer[TargetId], lines: Sequence[str]) -> Ba
 def backoff_bundle(
     target: Tokenizer[TargetId],
     counted: Counted,
-    stamp: Mapping[str, Any],
     options: BackoffOptions,
     *,
     language: str,
     stage: Stage = silent,
 ) -> Bundle:
-    """The back-off dictionary of n-grams. stamp: of their corpus. Raises: UsageError if not even
-    its header fits."""
+    """The back-off dictionary of n-grams. Raises: UsageError if not even its header fits."""
     levels = counted.levels
     frame = Bundle(
         kind="dictionary",
         fingerprints={"target": target.fingerprint},
-        corpus=stamp,
+        corpus=counted.stamp,
         parameters={
             "kind": BACKOFF,
             "language": language,
