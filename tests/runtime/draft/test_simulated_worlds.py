@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache, partial
+from itertools import count
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from recorded_worlds import a_world, costs_of
 
-from lab.project import DelayedClock, RecordedDrafter, knowledge_of, planned_time, project
+from lab.project import (
+    DelayedClock,
+    RecordedDrafter,
+    SimulatedClock,
+    knowledge_of,
+    planned_time,
+    project,
+)
 from lab.recorded_proposals import ProposalTrace
 from lab.round_costs import RoundCosts
 from tokalign.runtime.cost import read_curve, shipped_names
@@ -19,7 +28,8 @@ from tokalign.runtime.draft.costs import LearnedCosts, PassTimes
 from tokalign.runtime.draft.knowledge import Knowledge, ModelKnowledge
 from tokalign.runtime.draft.losses import MOST_LOST, SHARE
 from tokalign.runtime.draft.neural import DRAFT
-from tokalign.runtime.rounds import Context, Proposal, Round
+from tokalign.runtime.draft.tree import TreeDrafter
+from tokalign.runtime.rounds import Round
 
 SHAPES = ("flat", "m2-pro", "m2-ultra")
 """Free rows, rows that get dearer and dearer, and a staircase; the other curves take their time."""
@@ -112,21 +122,29 @@ def test_delays_that_hit_all_passes_alike_change_little(monkeypatch: pytest.Monk
     assert sum(clock.undelayed for clock in clocks) <= 1.02 * alone
 
 
+@pytest.mark.parametrize("model", [True, False])
 def test_a_process_that_is_stopped_in_a_draft_goes_on_drafting(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, model: bool
 ) -> None:
     """One draft takes as long as 600 passes, as after Ctrl-Z and `fg`."""
-    truth, world = costs_of("m4-pro"), a_world(3, 0.6, model=True, tokens=1200)
+    truth, world = costs_of("m4-pro"), a_world(3, 0.6, model=model, tokens=1200)
     alone = planned_time(world, truth, knowledge_of(truth, world))
-    find, drafts = RecordedDrafter.find, 0
+    clocks, drafts = list[SimulatedClock](), count(1)
 
-    def stopped(self: RecordedDrafter, context: Context, steps: int) -> Proposal:
-        nonlocal drafts
-        drafts += 1
-        self._clock.now += 600.0 * (drafts == 60)
-        return find(self, context, steps)
+    def clock() -> SimulatedClock:
+        clocks.append(SimulatedClock())
+        return clocks[-1]
 
-    monkeypatch.setattr(RecordedDrafter, "find", stopped)
+    def stopped(draft: Callable[..., Any]) -> Callable[..., Any]:
+        def drafted(*given: Any, **named: Any) -> Any:
+            clocks[-1].now += 600.0 * (next(drafts) == 60)
+            return draft(*given, **named)
+
+        return drafted
+
+    monkeypatch.setattr("lab.project.SimulatedClock", clock)
+    asked, name = (RecordedDrafter, "find") if model else (TreeDrafter, "offer")
+    monkeypatch.setattr(asked, name, stopped(getattr(asked, name)))
     assert planned_time(world, truth, knowledge_of(truth, world)) - 600.0 <= 1.02 * alone
 
 

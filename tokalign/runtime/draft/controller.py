@@ -54,8 +54,8 @@ _ASKING_SHARE, _ASKING_MEMORY = 0.01, 8
 """The share of plain decoding's time that asking may take; a quarter of it while drafting rests."""
 
 _HICCUP = 2.0
-"""A round, and a model's draft, count as at most this many times what was expected: other programs
-may delay them, and a stopped process goes on later."""
+"""A round, and the drafting in it, count as at most this many times what was expected: other
+programs may delay them, and a stopped process goes on later."""
 
 _LITTLE = 0.1
 """Plain passes that a trial may read for, whatever models have lost."""
@@ -359,8 +359,9 @@ class Controller(Drafter):
         """Learn from the times of a round. Returns: what counts as its time."""
         costs, under_way, runs_ahead = self.costs, self._is_under_way, self._now.run_ahead
         observed, drafts = drafting, [draft for draft, _ in self._drafted]
-        if drafts and all(draft.model.known.drafts.is_calibrated for draft in drafts):
-            drafting = min(drafting, _HICCUP * sum(draft.time for draft in drafts))
+        if all(draft.model.known.drafts.is_calibrated for draft in drafts):
+            # Free sources never take as long as a pass.
+            drafting = min(drafting, _HICCUP * (sum(draft.time for draft in drafts) or plain))
         if round_.tree or not (under_way or runs_ahead):
             expected = costs.rows(round_.rows) + drafting
             costs.rows.observe(round_.rows, max(round_.verification, NO_TIME))
