@@ -191,22 +191,23 @@ class Common(Struct, kw_only=True):
         api_key: str,
         *,
         messages: Iterable[tuple[str, Object]],
-        tools: Iterable[tuple[str, Object]],
+        tools: Sequence[tuple[str, Object | None]],
         choice: Any,
         several: bool | None,
-        untold: Iterable[str] = (),
     ) -> list[ApiRequest]:
         """Answers to a chat. messages, tools, choice: as chat completions have them, the first two
-        with their paths in the request. untold: the paths of tools that are no functions."""
-        tools, choice = allowed_tools([*tools], choice)
-        tools, forced = [] if choice == "none" else tools, tool_choice(choice)
-        functions = _functions(tools)
-        strict = [path for path, tool in tools if tool["function"].get("strict") is True]
+        with their paths in the request; None for a tool that is no function."""
+        untold = [path for path, tool in tools if tool is None]
+        functions = [(path, tool) for path, tool in tools if tool is not None]
+        told, choice = allowed_tools(functions, choice)
+        told, forced = [] if choice == "none" else told, tool_choice(choice)
+        _require_functions(told)
+        strict = [path for path, tool in told if tool["function"].get("strict") is True]
         request = self._request(
             settings,
             api_key,
             messages=read_messages(messages),
-            tools=functions,
+            tools=tuple(tool for _, tool in told),
             tool_choice=forced,
             several_calls=several,
             not_enforced=(*untold, *(f"{path}.strict" for path in strict if forced is None)),
@@ -258,9 +259,8 @@ def _stop_texts(name: str, stop: Texts) -> tuple[str, ...]:
     return tuple(filter(None, texts))
 
 
-def _functions(tools: Iterable[tuple[str, Object]]) -> tuple[Object, ...]:
-    """Tools as the chat template gets them. tools: with their paths. Raises: UsageError."""
-    functions = []
+def _require_functions(tools: Iterable[tuple[str, Object]]) -> None:
+    """Raises: UsageError for a tool that no template takes. tools: with their paths."""
     for path, tool in tools:
         kind = tool.get("type", "function")
         remedy = "a custom tool can be given as a function with one text"
@@ -269,5 +269,3 @@ def _functions(tools: Iterable[tuple[str, Object]]) -> tuple[Object, ...]:
         fits = bool(name) and NAME.fullmatch(name) is not None  # or its calls are not found
         remedy = "a name without spaces, quotes, brackets or , ; ="
         require(fits, f"{path} has to be a function with {remedy}")
-        functions.append(tool)
-    return tuple(functions)

@@ -68,7 +68,7 @@ class Chat(Common, kw_only=True):
             settings,
             api_key,
             messages=named("messages", self.messages),
-            tools=named("tools", self.tools),
+            tools=[*named("tools", self.tools)],
             choice=self.tool_choice,
             several=self.parallel_tool_calls,
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import compress
 from typing import Any
 
 from tokalign.conversation.blocks import Block, Step
@@ -76,13 +75,11 @@ class MessagesBody(Common, kw_only=True):
         # during a conversation: after the others, they leave the kept context of those valid.
         tools = [*named("tools", self.tools)] if choice != "none" else []
         tools.sort(key=lambda pair: pair[1].get("defer_loading") is True)
-        own = [(tool.get("type") or "custom") == "custom" for _, tool in tools]
         return self._chat(
             settings,
             api_key,
             messages=messages,
-            tools=[(path, _tool(tool)) for path, tool in compress(tools, own)],
-            untold=[path for (path, _), told in zip(tools, own, strict=True) if not told],
+            tools=[(path, _tool(tool)) for path, tool in tools],
             choice=choice,
             several=not disabled if isinstance(disabled, bool) else None,
         )
@@ -187,7 +184,10 @@ def _content(block: Block) -> dict[str, Any]:
 # -- requests --------------------------------------------------------------------------------------
 
 
-def _tool(tool: Object) -> Object:
+def _tool(tool: Object) -> Object | None:
+    """A tool as chat completions have it; None for one that Anthropic runs."""
+    if (tool.get("type") or "custom") != "custom":
+        return None
     parameters = tool.get("input_schema", {"type": "object", "properties": {}})
     function = {"name": tool.get("name"), "parameters": parameters}
     if tool.get("strict") is True:

@@ -98,8 +98,7 @@ class ResponsesBody(Common, kw_only=True):
             settings,
             api_key,
             messages=of_items(self.instructions, self.input),
-            tools=[(path, _nested(tool)) for path, tool in tools if tool is not None],
-            untold=[path for path, tool in tools if tool is None],
+            tools=[(path, _nested(tool)) for path, tool in tools],
             choice=_nested(self.tool_choice),
             several=self.parallel_tool_calls,
         )
