@@ -69,8 +69,7 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What is left out besides `OF_PROGRAMS` and `never_read.py`. exclude: patterns as in a
-    .gitignore file."""
+    """What is left out besides `OF_PROGRAMS` and `never_read.py`. exclude: as in .gitignore."""
 
     exclude: tuple[str, ...] = ()
     largest_file: int = LARGEST_FILE

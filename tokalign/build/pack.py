@@ -64,8 +64,7 @@ def pack_bundle(
     language: str,
     stage: Stage = silent,
 ) -> Bundle:
-    """The most valuable of these n-grams in `options.max_bytes`. Raises: UsageError if nothing
-    fits."""
+    """The most valuable n-grams in `options.max_bytes`. Raises: UsageError if nothing fits."""
     levels, max_bytes, best = counted.levels, options.max_bytes, None
     worth, room = _worth(levels), 8.0 * max_bytes
     with stage(_TRIALS, "Choosing n-grams") as advance:

@@ -36,8 +36,7 @@ class WrittenTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildReport:
-    """What a build did. text_bytes: decompressed. peak_memory: in bytes, see
-    `workers.peak_memory`."""
+    """What a build did. text_bytes: decompressed. peak_memory: see `workers.peak_memory`."""
 
     tables: tuple[WrittenTable, ...] = ()
     text_bytes: int = 0

@@ -98,8 +98,7 @@ class Header:
             )
 
     def require(self, *, target: str, draft: str | None = None, remedy: str) -> None:
-        """Raises: FingerprintError for a table that was built for other tokenizers. remedy:
-        rebuilds it."""
+        """Raises: FingerprintError for a table of other tokenizers. remedy: rebuilds it."""
         for role, found in (("target", target), ("draft", draft)):
             expected = self.fingerprints.get(role)
             if found is not None and expected is not None and expected != found:

@@ -160,8 +160,7 @@ _READERS: Mapping[str, Callable[[Bundle], object]] = {
 
 
 def verify_table(path: Path) -> None:
-    """Check every byte of a table file, and that it can be read. Raises: BundleError,
-    MissingAssetError."""
+    """Check every byte of a table file, and that it can be read. Raises: as `read_bundle`."""
     verify_bundle(read_bundle(path))
 
 

@@ -130,8 +130,7 @@ class Pack:
 
 
 def word_probabilities(bundle: Bundle, most: int) -> dict[str, float]:
-    """The share of each of the `most` most frequent words among all that were counted. Raises:
-    BundleError."""
+    """The share of each of the `most` most frequent words in the text. Raises: BundleError."""
     known, levels = _read_words(bundle)
     counts = COUNTS[levels]
     shares = counts / counts.sum()

@@ -148,8 +148,7 @@ def read_spec(file: TokenizerFile) -> TokenizerSpec:
 
 
 def read_ids_only(file: TokenizerFile) -> TokenizerSpec:
-    """What the library says of a tokenizer that is used by its ids only. Raises:
-    VocabularyError."""
+    """What the library says of a tokenizer used by its ids only. Raises: VocabularyError."""
     with refusing(file.path):
         library = file.owner.library if file.owner is not None else None
         assert library is not None, "programs are no files"

@@ -106,8 +106,7 @@ def as_read(text: str) -> str:
 
 @contextmanager
 def giving_up() -> Iterator[None]:
-    """Turn what a tokenizer raises about a text, a panic in Rust included, into a
-    VocabularyError."""
+    """Turn what a tokenizer raises about a text, even a panic in Rust, into a VocabularyError."""
     try:
         yield
     except BaseException as error:

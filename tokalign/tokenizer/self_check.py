@@ -149,8 +149,7 @@ def _at(level: Level, file: TokenizerFile, why: str) -> Tokenizer[Any]:
 
 
 def _find_markup(tokenizer: Tokenizer[Any], reference: Reference) -> None:
-    """Have a tokenizer find special tokens in prompts as the reference does. Raises:
-    VocabularyError."""
+    """Have special tokens found in prompts as the reference does. Raises: VocabularyError."""
     ways = [tokenizer.spec.markup, Markup.LIBRARY, Markup.NOBODY]
     if reference.splits_markup:
         ways = [Markup.NOBODY]

@@ -66,8 +66,7 @@ class BlockLearner(DrafterLearner):
     """A block drafter (`DrafterLearner`)."""
 
     def new(self, target: LanguageModel[TargetId]) -> Made:
-        """It begins with the target's last layers; `fc` passes on the tap that the first of these
-        reads."""
+        """It begins with the target's last layers; `fc` passes on what the first of these reads."""
         model, sizes, shape = target.model, target_sizes(target), self.shape
         taps = shape.read_of(len(model.layers))
         own = {

@@ -182,8 +182,7 @@ class DrafterLearner(ABC):
 
     @abstractmethod
     def continued(self, target: LanguageModel[TargetId], folder: Path) -> Made:
-        """The drafter in a folder. Raises: as what loads it; UsageError for a network that is not
-        trained."""
+        """The drafter in a folder. Raises: as what loads it; UsageError for an untrained kind."""
 
     @abstractmethod
     def states(self, batch: WindowBatch) -> Array:

@@ -142,8 +142,7 @@ class Shuffled(ABC):
 
 
 _TURNS = (0, 1, 0, 1, 0)
-"""The set of labels that each of five steps in a row learns; measured in
-lab/results/block-drafter.md."""
+"""Which set of labels each of five steps learns; measured in lab/results/block-drafter.md."""
 
 
 class InTurns:

@@ -150,8 +150,7 @@ def in_other_text(probabilities: Floats) -> Floats:
 
 
 def _backoff_weights(contexts: NgramLevel, continued: NgramLevel) -> Floats:
-    """(D * T + A) / (total + A) of every context; n-grams too rare to be kept count as one
-    different id each."""
+    """(D * T + A) / (total + A) of every context; each n-gram too rare to be kept is one of T."""
     size = len(contexts)
     kinds = np.bincount(continued.prefix, minlength=size)
     kept = np.bincount(continued.prefix, weights=continued.counts, minlength=size)
