@@ -41,9 +41,12 @@ class OwnPasses:
 
 
 class _Turn:
-    """One generation's part in a round. is_weighed: whether its proposal is cut to what is worth
-    its rows. reads: what it reads in the pass; None if its pass ran ahead. seconds: its part of the
-    pass. failure: ends it, and none of the others."""
+    """One generation's part in a round.
+
+    is_weighed: whether its proposal is cut to what is worth its rows. reads: what it reads in the
+    pass; None if its pass ran ahead. seconds: its part of the pass. failure: ends it, and none of
+    the others.
+    """
 
     def __init__(self, decoding: Decoding) -> None:
         self.decoding, self.ids = decoding, decoding.context.ids
@@ -96,8 +99,11 @@ class _Turn:
 
 
 class SharedPasses:
-    """Rounds whose proposals are all verified in one pass. watch: as of their sessions. costs: of
-    passes, from which the rows of a round are chosen; None where lengths are given."""
+    """A `Batch` that verifies all proposals in one pass.
+
+    watch: as of their sessions. costs: of passes, from which the rows of a round are chosen; None
+    where the lengths of drafts are given.
+    """
 
     shares_passes = True
 
@@ -172,8 +178,10 @@ class SharedPasses:
         going_on[0].verifier.session.start(*following)
 
     def _charge(self, turns: Sequence[_Turn], seconds: float) -> None:
-        """Learn from the time of a pass, and charge every generation its share of the plain pass,
-        and of the rest that of its further rows."""
+        """Learn from the time of a pass, and give every generation its part of it.
+
+        Each pays its share of the plain pass, and for its further rows their share of the rest.
+        """
         verified = [turn for turn in turns if turn.reads is not None and turn.failure is None]
         if self._costs is None or not verified:
             return

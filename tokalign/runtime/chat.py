@@ -77,8 +77,11 @@ class ChatTemplate:
 
     def render(self, messages: Sequence[Message], /, **variables: object) -> str:
         """The text of a conversation, up to where the assistant's answer begins or goes on; after
-        calls it begins. variables: what the template reads besides, for example `tools`. Raises:
-        UsageError with the template's own complaint, if it has one."""
+        calls it begins.
+
+        variables: what the template reads besides, for example `tools` or `enable_thinking`.
+        Raises: UsageError with the template's own complaint, if it has one.
+        """
         last = messages[-1] if messages else {}
         goes_on = last.get("role") == "assistant" and not last.get("tool_calls")
         try:
@@ -190,8 +193,10 @@ def encode_chat(
     variables: Mapping[str, object] | None = None,
     render: Render = ChatTemplate.render_with,
 ) -> list[Id]:
-    """The ids of a conversation. Spellings of special tokens become those tokens, as in mlx-lm; the
-    template writes BOS itself. variables: as in `ChatTemplate.render`. Raises: UsageError."""
+    """The ids of a conversation. variables: as in `ChatTemplate.render`. Raises: UsageError.
+
+    Spellings of special tokens become those tokens, as in mlx-lm; the template writes BOS itself.
+    """
     text = render(template, messages, with_thinking(tokenizer, variables or {}))
     return tokenizer.encode(text, specials=True)
 

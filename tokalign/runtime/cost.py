@@ -105,8 +105,11 @@ class CostCurve:
         return replace(self, draft_pass=None, tree_pass=None, machine=machine, notes={})
 
     def expectation(self, *, assumed_draft: float = 0.0) -> str:
-        """Say in a sentence what the curve means for decoding, by the fewest rows that were
-        measured. assumed_draft: a draft pass in plain passes, if the curve does not know it."""
+        """Say in a sentence what the curve means for someone who wants to decode faster.
+
+        It speaks of the fewest rows that were measured, never of interpolated ones.
+        assumed_draft: a pass of the draft model in plain passes, if the curve does not know it.
+        """
         device, single = self.machine.device if self.machine else self.name, self.rows[1].median
         fewest = min((count for count in self.rows if count > 1), default=None)
         if fewest is None:

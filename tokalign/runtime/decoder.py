@@ -89,8 +89,11 @@ class LanguageModel(Generic[Id]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoder:
-    """Models, tables and defaults of a run, which all its requests share. drafting: tables, what
-    was learned, and the options of requests that bring none."""
+    """Models, tables and defaults of a run, which all its requests share.
+
+    drafter: one that was trained on the target. drafting: tables, what was learned, and the options
+    of requests that bring none.
+    """
 
     target: LanguageModel[TargetId]
     draft: LanguageModel[DraftId] | None = None
@@ -151,10 +154,13 @@ class Decoder:
         options: DraftingOptions | None = None,
         rewinds: bool = False,
     ) -> TargetModelSession:
-        """A session of the target. layers: a cache to go on with. options: of the request; the
-        decoder's by default. rewinds: whether even plain decoding has to rewind it. Raises:
-        CacheError if the cache cannot be rewound; IncompatibleError for a drafter with a model
-        whose hidden states cannot be had."""
+        """A session of the target.
+
+        layers: a cache to go on with. options: of the request; the decoder's by default. rewinds:
+        whether even plain decoding has to rewind it.
+        Raises: CacheError if the cache cannot be rewound; IncompatibleError for a drafter with a
+        model whose hidden states cannot be had.
+        """
         options = options or self.drafting.options
         drafter = self.drafter if options.uses_drafter else None
         return TargetModelSession(
@@ -207,10 +213,13 @@ class Decoder:
         completes_stop: Callable[[TargetId], bool] | None = None,
         stops: Collection[int] = (),
     ) -> Decoding:
-        """A generation of which nothing is computed yet. target, draft: sessions to reuse; new ones
-        are opened otherwise. completes_stop, stops: as of `Limits`.
+        """A generation of which nothing is computed yet.
+
+        target, draft: sessions to reuse; new ones are opened otherwise. completes_stop, stops: as
+        of `Limits`.
         Raises: ContextLengthError for a prompt that fills the context, if that ends the output;
-        CacheError; UsageError for an empty prompt, or one with ids that a model does not have."""
+        CacheError; UsageError for an empty prompt, or one with ids that a model does not have.
+        """
         prompt, options = request.prompt, request.options or self.drafting.options
         if not prompt.target:
             raise UsageError("the prompt is empty; give some text")

@@ -134,7 +134,11 @@ def make_drafter(
     size: int = UNBOUNDED,
 ) -> Drafter:
     """The drafter that a method stands for, for one request. The hybrid uses what there is.
-    branches: whether the target can verify a tree. Other arguments: as of `TreeDrafter`."""
+
+    branches: whether the target can verify a tree. noise: of the coming choices, if any.
+    constraint: the grammar that the output follows, if it follows one.
+    size: how many ids the target has; the tokenizer and the tables may know more.
+    """
     options, knowledge = drafting.options, drafting.knowledge
     method, most = options.method, options.num_draft_tokens
     directly = knowledge is None and constraint is None

@@ -32,8 +32,11 @@ _UNKNOWN = frozenset({"<unk>", "[UNK]", "<UNK>"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """One output token. text: what can be printed by now. source: the drafter that proposed it, or
-    "target". logprobs: f[vocabulary], lazy, if a model was asked. ends: why, of the last token."""
+    """One output token. text: what can be printed by now, see `TextStream.push`.
+
+    source: the drafter that proposed it, or "target". logprobs: f[vocabulary], lazy, if a model was
+    asked. ends: of the last token, why.
+    """
 
     token: TargetId
     text: str
@@ -49,8 +52,12 @@ class Piece:
 
 class Generation:
     """The output of a request. Iterate over its pieces; text, ids and statistics so far can be read
-    any time. target_session, draft_session: ones to reuse. stops: as of `Limits`. reading: how far
-    a long prompt was read. Raises: as `Decoder.begin`; UsageError for an empty stop text."""
+    any time.
+
+    target_session, draft_session: ones to reuse. stops: as of `Limits`. reading: how far a long
+    prompt was read. rounds: those that `by_round` ran.
+    Raises: as `Decoder.begin`; UsageError for an empty stop text.
+    """
 
     def __init__(
         self,
@@ -144,8 +151,12 @@ def together(
     generations: Iterable[Generation], batch: Batch, *, at_once: int
 ) -> Iterator[list[tuple[Generation, list[Piece]]]]:
     """What each round gave several generations of one decoder; nothing yet, if it was a step in
-    which one of them read its prompt. batch: of the decoder. at_once: how many are under way; the
-    next one is taken when one has ended. Raises: what ends any of them."""
+    which one of them read its prompt.
+
+    batch: of the decoder. at_once: how many are under way; the next one is taken from `generations`
+    when one has ended.
+    Raises: what ends any of them.
+    """
     waiting, running = iter(generations), list[Generation]()
     while True:
         for new in islice(waiting, at_once - len(running)):

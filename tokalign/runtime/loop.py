@@ -166,7 +166,10 @@ class Decoding:
     def commit(
         self, proposal: Proposal, verdict: Verdict, verification: float | None = None
     ) -> Round:
-        """Take over what was verified. verification: seconds of the pass; None for all till now."""
+        """Take what was verified over into the context.
+
+        verification: seconds of the pass; None for all since the proposal was made.
+        """
         verified, learning = self._clock(), self._learning
         if verification is None:
             verification = verified - self._drafted - verdict.waited
@@ -200,9 +203,12 @@ _Mask: TypeAlias = NDArray[np.bool_] | None
 
 
 class Choices(NamedTuple):
-    """The target's choices. chosen: i[rows], lazy; or those ids by row that matter, read already.
-    logprobs: f[vocabulary] of each such row. likely: arrays i[rows, width] and f[rows, width] for
-    the store of rows. waited: seconds that reading has waited for passes of other generations."""
+    """The target's choices.
+
+    chosen: i[rows], lazy; or those ids by row that matter, read already. logprobs: f[vocabulary] of
+    each such row. likely: arrays i[rows, width] and f[rows, width] for the store of rows. waited:
+    seconds that reading them has waited for passes of other generations.
+    """
 
     chosen: Array | Mapping[int, TargetId]
     logprobs: Array | Mapping[int, Array]
@@ -320,8 +326,11 @@ class TargetVerifier:
         self, ids: Sequence[TargetId], tree: TokenTree[TargetId], logits: Array, mask: _Mask
     ) -> tuple[dict[int, TargetId], dict[int, Array]]:
         """Choices and log-probabilities of the rows along the path that agrees, one after another.
+
         Callables may keep a state, so they are told what plain decoding would tell them: each
-        history once, longer by one id than the last, none with a rejected id."""
+        history once, longer by one id than the last, none with a rejected id. That costs a wait for
+        each accepted id, and spares the rows that were guessed wrong.
+        """
         history = list(ids)
         choices: dict[int, TargetId] = {}
         logprobs: dict[int, Array] = {}
@@ -339,8 +348,11 @@ class TargetVerifier:
         return choices, logprobs
 
     def go_on(self, position: int, logits: Array) -> tuple[Array, ...]:
-        """Choose the id at `position` from the logits of a pass that runs ahead. Returns: what the
-        next round reads; its first array tells when the pass is done."""
+        """Choose the id at `position` from the logits of a pass that runs ahead.
+
+        mlx-lm's `generate_step` runs ahead as well. One pass is wasted at the end of a generation.
+        Returns: what the next round reads; its first array tells when the pass is done.
+        """
         if self._constraint is not None:  # what it allows depends on the id
             self._ahead = position, logits
             return (logits,)

@@ -59,9 +59,12 @@ DEFAULT_ALTERNATIVES = 4
 
 
 def choose_method(method: str, *, draft: bool, dictionary: bool, drafter: bool) -> str:
-    """What a method stands for; `auto` is the hybrid. draft, dictionary, drafter: whether there is
-    a draft model, a dictionary, a trained drafter. Raises: UsageError or MissingAssetError for a
-    method that is unknown or lacks what it needs."""
+    """What a method stands for, by what there is.
+
+    draft, dictionary, drafter: whether there is a draft model, a dictionary, a trained drafter.
+    `auto` stands for the hybrid of all sources that there are, ranked by expected gain.
+    Raises: UsageError or MissingAssetError for a method that is unknown or lacks what it needs.
+    """
     if method not in (AUTO, *METHODS):
         raise UsageError(f"there is no method {method!r}; choose one of auto, {', '.join(METHODS)}")
     if method == AUTO:

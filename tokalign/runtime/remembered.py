@@ -57,7 +57,10 @@ _REMEDY = "set TOKALIGN_CACHE to a folder that you may write to, or leave rememb
 
 class RememberedStore(LogitStore):
     """A logit store with a file in the target's own folder. mixing: what was learned about sources.
-    tokenizer: the target's fingerprint. width: of its logits. note: told of an unusable file."""
+
+    tokenizer: the target's fingerprint. width: of its logits. note: told if the file cannot be
+    used.
+    """
 
     def __init__(self, folder: Path, tokenizer: str, width: int, note: Note) -> None:
         super().__init__()
@@ -190,10 +193,12 @@ def _restored(saved: bytes) -> list[tuple[tuple[str, ...], list[Any]]]:
 
 
 class OutputStore:
-    """The outputs of one session, without prompts, and the target's top-k logits in them; nothing
-    of it leaves the process. text: the oldest first, with separators between them. It grows in
-    place, and is replaced when there are more than `most_ids`, of which the older half is dropped.
-    Several threads may use a store."""
+    """The outputs of one session, without prompts; nothing of it leaves the process.
+
+    text: the outputs, the oldest first, with separators between them. It grows in place, and is
+    replaced when there are more than `most_ids`, of which the older half is dropped.
+    logits: the target's top-k logits, empty at first. Several threads may use a store.
+    """
 
     def __init__(self, *, most_ids: int = _MOST_IDS) -> None:
         self.text = SuffixAutomaton()

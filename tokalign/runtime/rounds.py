@@ -103,10 +103,12 @@ class Proposal:
 
 
 class Verdict(NamedTuple):
-    """The target's answer: the accepted path through the proposal, then one id of its own. path:
-    indices of the proposed ids that were accepted. rows: that the target computed for it. logprobs:
-    for each id f[vocabulary], lazy; None when no model was asked. waited: seconds that the device
-    spent on passes of other generations."""
+    """The target's answer: the accepted path through the proposal, then one id of its own.
+
+    path: indices of the proposed ids that were accepted. rows: that the target computed for it.
+    logprobs: for each id f[vocabulary], lazy; None when no model was asked.
+    waited: seconds that the device spent on passes of other generations.
+    """
 
     ids: tuple[TargetId, ...]
     path: tuple[int, ...]
@@ -133,10 +135,13 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """One pass of the target: the proposal, the verdict and the time they took. limit: how many ids
-    the drafter was asked for at most. emitted: the accepted ids, then the target's own. seconds: of
-    the whole round. drafting, verification: without what they waited for passes of other
-    generations. ends: why the generation ends with this round, if it does."""
+    """One pass of the target: the proposal, the verdict and the time they took.
+
+    limit: how many ids the drafter was asked for at most. emitted: the accepted ids, then the
+    target's own. seconds: of the whole round. drafting, verification: without what they waited for
+    passes of other generations. ends: why the generation ends with this round, if it does.
+    The other fields are as in a `Proposal` and a `Verdict`.
+    """
 
     limit: int
     tree: TokenTree[TargetId]
@@ -235,6 +240,8 @@ class RowStore(Protocol):
         likely: NDArray[Any],
         logprobs: NDArray[Any],
     ) -> None:
-        """Keep the rows of one pass: that after `ids`, then that after each id of `tree`. likely:
-        i[1 + tree, width], the most probable next ids in any order. logprobs: of the same shape, of
-        the raw logits at temperature 1."""
+        """Keep the rows of one pass: that after `ids`, then that after each id of `tree`.
+
+        likely: i[1 + tree, width], the most probable next ids in any order. logprobs: of the same
+        shape, of the raw logits at temperature 1.
+        """

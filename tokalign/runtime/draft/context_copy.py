@@ -65,9 +65,12 @@ _RESUMED = "resumed"
 
 
 class Passage(NamedTuple):
-    """An earlier passage that is followed, through differences too. left: where the text left it,
-    as an index of the earlier text; 0 if none is followed. next: the index of the id that is
-    expected. run, gap: how many ids agreed since the latest difference, and came since then."""
+    """An earlier passage that is followed, through differences too.
+
+    left: where the text left it, as an index of the earlier text; 0 if none is followed. next: the
+    index of the id that is expected. run: how many ids agreed since the latest difference. gap: how
+    many ids came since the text left it.
+    """
 
     left: int = 0
     next: int = 0
@@ -89,8 +92,12 @@ _NOWHERE = MatchState()
 
 
 class ContextCopy:
-    """A source that copies from prompt and output of one conversation, or from `outputs` instead,
-    which are not changed. Cost: 5 µs per token of context, 1 µs per call of `expect`."""
+    """A source of a hybrid that copies from prompt and output.
+
+    One object serves one conversation, so nothing leaks into another.
+    outputs: another text to copy from instead, such as earlier outputs; it is not changed.
+    Cost: about 5 µs per token of context, 1 µs per call of `expect`.
+    """
 
     def __init__(self, outputs: SuffixAutomaton | None = None) -> None:
         self.automaton = SuffixAutomaton() if outputs is None else outputs

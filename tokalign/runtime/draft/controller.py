@@ -62,10 +62,13 @@ _LITTLE = 0.1
 
 
 class Controller(Drafter):
-    """The drafter of one request. free: sources that only look up, in microseconds. models: draft
-    in passes; one of each kind. timed: whether rounds are timed, to learn what they cost and to
-    choose the lengths of drafts; else costs are given, and a model takes its own number of steps.
-    costs: what rounds cost. Others than those known are set while passes are shared."""
+    """The drafter of one request.
+
+    free: sources that only look up, in microseconds. models: draft in passes; one of each kind.
+    timed: whether rounds are timed, to learn what they cost and to choose the lengths of drafts;
+    else costs are given, and a model takes its own number of steps.
+    costs: what rounds cost. Others than those known are set while passes are shared.
+    """
 
     def __init__(
         self,
@@ -191,8 +194,10 @@ class Controller(Drafter):
     def _ask(
         self, context: Context, limit: int, *, over: Plan = NO_OFFER
     ) -> tuple[TokenTree[TargetId], Plan]:
-        """The free sources' best tree, and its plan; asked seldom where it cannot be used. over:
-        what a model would draft; if that pays, only what may be better is looked for."""
+        """The free sources' best tree, and its plan; asked seldom where it cannot be used.
+
+        over: what a model would draft; if that pays, only what may be better is looked for.
+        """
         knowledge, costs = self._knowledge, self.costs
         under_way = self._is_under_way
         self._until_asked -= 1
@@ -256,10 +261,12 @@ class Controller(Drafter):
         limit: int,
         offer: TokenTree[TargetId] | None = None,
     ) -> Proposal:
-        """Draft with models, and join what the free sources expect. offer: theirs, if they were
-        asked. If they know nothing here, models are asked without them; if no model answers, it is
-        proposed. A trial, and now and then another draft, is longer than expected to be best, to
-        see what that costs and brings."""
+        """Draft with models, and join what the free sources expect.
+
+        offer: of the free sources, if they were asked. If they know nothing here, models are asked
+        without them; if no model answers, it is proposed. A trial, and now and then another draft,
+        is longer than expected to be best, to see what that costs and brings.
+        """
         knowledge, answers = self._knowledge, []
         longer = knowledge.long_drafts.is_due
         passes, counts, waited = 0, dict[str, int](), 0.0

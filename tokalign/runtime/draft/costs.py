@@ -30,8 +30,11 @@ MAX_IDS = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """Times in one unit, seconds or passes of the target over one row: C(1), C(2), ... of the
-    target's rows, after whose end the last step goes on, and of the draft model's pass."""
+    """Times in one unit: seconds, or passes of the target over one row.
+
+    rows: C(1), C(2), ... of the target's pass; after its end the last step goes on.
+    draft_pass: of the draft model.
+    """
 
     rows: tuple[float, ...]
     draft_pass: float = 0.0
@@ -51,8 +54,11 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much to draft and the rate that this is expected to give. length: ids to propose, or
-    passes of a draft model. rate: tokens per time. tokens: of the round, the target's included."""
+    """How much to draft and the rate that this is expected to give.
+
+    length: ids to propose, or passes of a draft model. rate: tokens per unit of time.
+    tokens: expected of the round, the target's own included.
+    """
 
     length: int
     rate: float
@@ -188,10 +194,13 @@ top-k logits for later drafts."""
 
 
 class LearnedCosts:
-    """Times of rounds on one machine for one target, learned from what passes took. rows: of a
-    round by the rows it verifies, without drafting, host and device in turn. host: seconds of a
-    round that running ahead should hide. ahead: of a plain round that runs ahead, `BARE` or
-    `KEEPING`. runs_ahead: whether a pass begins before its round where nothing will be proposed."""
+    """Times of rounds on one machine for one target, learned from what passes took.
+
+    rows: time of a round by the rows it verifies, without drafting, host and device in turn.
+    host: seconds of a round that running ahead should hide.
+    ahead: time of a plain round that runs ahead, `BARE` or `KEEPING`.
+    runs_ahead: whether a pass begins before its round where nothing will be proposed.
+    """
 
     runs_ahead = True
 
@@ -236,9 +245,12 @@ class LearnedCosts:
         return self.rows(1) / self.plain - 1
 
     def by_proposed(self, most: int, *, hopeful: bool = False) -> tuple[float, ...]:
-        """Times of rounds that propose 0, 1, ..., `most` ids and do not run ahead. Included is what
-        recurrent states will have to read again, as they go back when an id is rejected. hopeful:
-        take rows that were never observed or measured to cost nothing, so that they are tried."""
+        """Times of rounds that propose 0, 1, ..., `most` ids and do not run ahead.
+
+        What will have to be read again because of them is included: the target has recurrent
+        states, which go back to where they were when an id is rejected. hopeful: take rows beyond
+        those that were ever observed or measured to cost nothing, so that they are tried.
+        """
         times = self.rows.table(1 + most + ceil(self._rereading))
         if self._rereading:
             further = np.arange(1, 1 + most) + self._rereading

@@ -114,7 +114,11 @@ def _odds_of_log(logprob: float) -> float:
 
 class AskedText:
     """A text that begins with the committed one: what the sources expect after it, once asked.
-    states: by reader (`TreeDrafter`); None for one that is not to be asked."""
+
+    Growing a tree a second time in one round asks nothing twice.
+    states: by reader (`TreeDrafter`); None for one that is not to be asked. expected: see
+    `Mixer.ask`.
+    """
 
     __slots__ = ("expected", "following", "states")
 
@@ -258,8 +262,10 @@ class Growth:
         self, times: Sequence[float], *, all_rows: bool, over: float = 0.0
     ) -> tuple[TokenTree[TargetId], Plan]:
         """Grow as long as a further row may pay. Returns: the part with the best rate, its plan.
+
         times: of rounds that propose 0, 1, 2, ... ids. all_rows: as many ids as there are times,
-        whatever they cost. over: as of `TreeDrafter.offer`."""
+        whatever they cost. over: as of `TreeDrafter.offer`.
+        """
         tokens, rate, best = 1.0, 1.0 / times[0], (0, 1.0)
         for count in range(1, len(times)):
             reached = self.next_reached()

@@ -32,8 +32,11 @@ NO_OFFER = Plan(0, 0.0)
 
 
 class Trials:
-    """When something is tried that is not expected to pay: after waits that double, counted in
-    rounds or drafts. at_once: whether the first trial is due without a wait."""
+    """When something is tried that is not expected to pay: after waits that double.
+
+    A wait is counted in rounds or drafts. first: the first wait. longest: the longest one.
+    at_once: whether the first trial is due without a wait.
+    """
 
     def __init__(self, first: int, longest: int = 1024, *, at_once: bool = False) -> None:
         self._first, self._longest = first, longest
@@ -65,8 +68,11 @@ class Trials:
 
 
 class ModelWorth:
-    """How many passes of a draft model pay, by how often the id at each depth was right, what a
-    pass brings, and what free sources add to it."""
+    """How many passes of a draft model pay, by how often it was right and what a pass brings.
+
+    Where free sources join its drafts, they add tokens that it does not know.
+    acceptance: how often the id at each depth was right.
+    """
 
     def __init__(self, acceptance: Acceptance | None = None) -> None:
         self.acceptance = acceptance or Acceptance()
@@ -84,10 +90,15 @@ class ModelWorth:
         ahead: float = 0.0,
         luck: float = 0.0,
     ) -> Plan:
-        """The number of passes with the best expected rate. drafts: times of drafts of 1, 2, ...
-        passes, up to the most there may be. acceptance: of this request. steps: the number to take,
-        if it is given. beside: what the free sources would propose here. ahead: how many right ids
-        its first pass is expected to read ahead. luck: how much more often its ids are right."""
+        """The number of passes with the best expected rate.
+
+        drafts: times of drafts of 1, 2, ... passes, up to the most there may be.
+        acceptance: of this request; that of all where none is given.
+        steps: the number to take, if it is given; fewer only where fewer are possible.
+        beside: what the free sources would propose here.
+        ahead: how many right ids its first pass is expected to read ahead.
+        luck: how much more often than expected its ids are right.
+        """
         fixed = None if steps is None else min(steps, len(drafts))
         most, (further, part) = fixed or len(drafts), divmod(ahead, 1.0)
         known = (acceptance or self.acceptance).probabilities(most + int(further) + 1)
@@ -123,9 +134,12 @@ class ModelWorth:
         beside: Plan = NO_OFFER,
         ahead: int = 0,
     ) -> None:
-        """A draft of `passes` passes predicted the first `right` of the next `known` emitted ids,
-        of which the last is the target's own, and the first `ahead` were read by its first pass.
-        rows: how many ids were worth verifying. acceptance, beside: as of `best`."""
+        """A draft of `passes` passes predicted the first `right` of the next `known` emitted ids.
+        The last of these is the target's own.
+
+        rows: how many ids were worth verifying. acceptance, beside: as of `best`.
+        ahead: how many of these ids its first pass had read.
+        """
         added = known - 1 - right - _BESIDE * (beside.tokens - 1.0)
         for one in {self.acceptance, acceptance or self.acceptance}:
             one.observe(min(known, max(passes + ahead, right)), right)
@@ -140,9 +154,13 @@ def new_worth() -> dict[str, ModelWorth]:
 
 @dataclass(slots=True)
 class ModelKnowledge:
-    """What is known of a model that drafts. Times are counted in passes of the target over one row,
-    for what slows one slows the other: a chip that gets hot, or other programs. drafts: time of a
-    draft by its passes. reading: of an id. trials: when it is tried although it does not pay."""
+    """What is known of a model that drafts.
+
+    Times are counted in passes of the target over one row, for what slows one slows the other: a
+    chip that gets hot, or other programs. So what was measured yesterday still holds.
+    drafts: time of a draft by its passes. reading: of an id that it reads before it drafts.
+    trials: when it is tried although it does not pay.
+    """
 
     drafts: PassTimes
     worth: ModelWorth = field(default_factory=ModelWorth)

@@ -31,7 +31,10 @@ the best id of a context; they would make too much of the others. Fitted as thos
 
 
 class DictionaryDrafter(Drafter):
-    """Proposes what usually follows the longest suffix of the context that a table knows."""
+    """Proposes what usually follows the longest suffix of the context that a table knows.
+
+    max_tokens: the longest proposal.
+    """
 
     def __init__(self, table: Dictionary | Dictionaries, *, max_tokens: int = 8) -> None:
         self._table, self._max_tokens = table, max_tokens

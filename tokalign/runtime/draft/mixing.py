@@ -41,24 +41,32 @@ LEAST_REACHED = 0.003
 
 
 class Source(Protocol):
-    """Says what it expects after a text, in microseconds. A state stands for a text, the committed
-    one or that and a path of the tree; None for one about which it is not to be asked."""
+    """Says what it expects after any text, in microseconds.
+
+    A state stands for a text: the committed one, or that and a path of the tree. `None` stands for
+    one about which the source is not to be asked.
+    """
 
     @property
     def name(self) -> str:
         """What it is called in statistics, and what trust in it is learned by."""
 
     def follow(self, ids: Sequence[TargetId]) -> Any:
-        """Read on in the committed text `ids`, which only grows, and return its state."""
+        """Read on in the committed text, and return its state.
+
+        ids: all of it; it only grows from call to call.
+        """
 
     def advance(self, state: Any, token: TargetId) -> Any:
         """The state after one more id."""
 
     def expect(self, state: Any) -> Sequence[tuple[TargetId, float]] | None:
-        """Ids that may come next, and the log-odds ln(p / (1 - p)) of each, the best guess first;
-        none where it knows nothing. They are looked at up to the first that is too improbable. A
-        dictionary names those of shorter contexts last, though some of them are likelier: sorting
-        them gains nothing (`lab/results/host-time.md`)."""
+        """Ids that may come next, and the log-odds ln(p / (1 - p)) of each, the best guess first.
+
+        They are looked at in this order, up to the first that is too improbable. A dictionary names
+        those of shorter contexts last, though some of them are likelier: sorting them gains nothing
+        (`lab/results/host-time.md`). None or an empty sequence where it knows nothing.
+        """
 
 
 _SUREST, _LEAST_SURE = 4, -5
@@ -95,10 +103,12 @@ _LEAST_OTHERS = 0.02
 
 
 class Mixer:
-    """Mixes what the sources of one request expect. Cost: about 10 µs a node. names: of the
-    sources; models come last. asked: of each that is no model, the function that says what it
-    expects after a state, and the index of the reader that the state is of. size: how many ids the
-    target has; sources may know more, which are passed over."""
+    """Mixes what the sources of one request expect. Cost: about 10 µs a node.
+
+    names: of the sources. asked: the function of each that says what it expects after a state, and
+    the index of the reader that the state is of. Models, which are not `asked`, come last.
+    size: how many ids the target has; sources may know more, which are passed over.
+    """
 
     def __init__(
         self,

@@ -28,9 +28,13 @@ _FEW, _MANY = 16, 64
 
 
 class DraftingModel:
-    """A model that drafts in passes. knowledge: of all requests. fixed: whether it always takes its
-    own number of steps. known: of this kind of model. acceptance: in this request. waited, missed:
-    the rounds since it last read, and the time that it may have saved in them, had it read on."""
+    """A model that drafts in passes.
+
+    knowledge: of all requests. fixed: whether it always takes its own number of steps.
+    known: of this kind of model. acceptance: of its drafts in this request. waited, missed: the
+    rounds since it last read, and the time that it is expected to have saved in them, had it read
+    on.
+    """
 
     def __init__(self, drafter: ModelDrafter, knowledge: Knowledge, *, fixed: bool) -> None:
         self.drafter, self.known = drafter, knowledge.models[drafter.kind]
@@ -61,8 +65,10 @@ class DraftingModel:
     def best(
         self, costs: LearnedCosts, limit: int, beside: Plan = NO_OFFER, luck: float = 0.0
     ) -> Plan:
-        """The draft that is expected to be best in a round of these costs, beside what the free
-        sources offer. luck: see `ModelWorth.best`."""
+        """The draft that is expected to be best, beside what the free sources offer.
+
+        costs: of this round. luck: see `ModelWorth.best`.
+        """
         most_ahead = MOST_READ if self.drafter.reads_ahead else 0
         return self.known.worth.best(
             costs,
@@ -101,10 +107,12 @@ class ModelDraft(NamedTuple):
         return self.model.times(self.plan.length)[-1]
 
     def may_save(self, costs: LearnedCosts, offered: Plan, limit: int) -> float:
-        """The time that the model may save in this round, had it read what it has not. It may be
-        right more or less often than is usual, and is not asked where it would lose: the mean of
-        two cases, half of the standard deviation above and below what is expected. Not all of it,
-        for it takes drafts to find out (`lab/results/real-models.md`)."""
+        """The time that the model may save in this round, had it read what it has not.
+
+        It may be right more or less often than is usual, and is not asked where it would lose: the
+        mean of two cases, half of the standard deviation above and below what is expected. Not all
+        of it, for it takes drafts to find out (`lab/results/real-models.md`).
+        """
         half, saved = self.model.acceptance.spread / 2, 0.0
         for luck in (-half, half):
             perhaps = self.model.best(costs, limit, self.beside, luck)

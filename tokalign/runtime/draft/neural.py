@@ -119,9 +119,13 @@ DRAFT, DRAFTER = "draft", "drafter"
 
 
 class ModelDrafter(Drafter):
-    """A model that drafts in passes, for one request. kind: `DRAFT` or `DRAFTER`. in_one_pass:
-    whether any number of ids takes one pass; `steps` counts ids then. steps: passes of a draft
-    where the caller does not choose their number. alternatives: as of `Asked`."""
+    """A model that drafts in passes; one object per request.
+
+    kind: `DRAFT` or `DRAFTER`.
+    in_one_pass: whether any number of ids takes one pass; `steps` counts ids then.
+    steps: passes of a draft where the caller does not choose their number. alternatives: how many
+    ids a proposal may have besides one for each pass; 0 for a target that cannot verify a tree.
+    """
 
     kind = DRAFT
     in_one_pass = False
@@ -151,9 +155,11 @@ class ModelDrafter(Drafter):
         return replace(proposal, tree=self.choose(proposal.tree, limit))
 
     def choose(self, tree: TokenTree[TargetId], limit: int) -> TokenTree[TargetId]:
-        """What to propose of what was found: other ids that are probable enough, and the chain,
-        wherever it leads: a target agrees with the draft's most probable id more often than the
-        draft's probability says."""
+        """What to propose of what was found: the chain, and other ids that are probable enough.
+
+        The chain is worth its rows wherever it leads: a target agrees with the draft's most
+        probable id more often than the draft's probability says.
+        """
         chain, steps = tree.chain_length, min(self.steps, limit)
         if chain == len(tree):
             return tree
@@ -225,9 +231,12 @@ def make_translation(
     alignment: Callable[[], Alignment],
     sampler: Sampling | None = None,
 ) -> Translation:
-    """The translation `name` for one request. alignment: gives the pair's tables if it needs them.
-    sampler: draws the draft's ids; without one, and always in `context`, the draft takes its most
-    probable id. Raises: IncompatibleError if the pair rules the translation out."""
+    """The translation `name` for one request. Raises: IncompatibleError if the pair rules it out.
+
+    alignment: gives the pair's tables if the translation needs them.
+    sampler: draws the draft's ids; without one, and always in `context`, the draft takes its
+    most probable id.
+    """
     kind, _, window = name.partition(":")
     if kind == "none":
         return same_tokenizer(pair, sampler)

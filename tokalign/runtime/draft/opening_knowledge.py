@@ -38,9 +38,12 @@ def opening_knowledge(
     heads: Sequence[NDArray[np.uint32] | None] = (),
     note: Callable[[str], None] = lambda _: None,
 ) -> Knowledge:
-    """What the controller begins with, for a loaded target and what drafts for it: an mlx-lm model,
-    a trained drafter of the target, both or none. heads: the ids that the head of each is shortened
-    to, if it is (`Drafting.head_ids`). note: told once if a curve is assumed."""
+    """What the controller begins with, for a loaded target and what drafts for it.
+
+    drafts: an mlx-lm model, a trained drafter of the target, both or none. heads: the ids that the
+    head of each is shortened to, if it is (`Drafting.head_ids`).
+    note: told once if a curve is assumed.
+    """
     found = [find_curve(machine_of(target, draft)) for draft in drafts or (None,)]
     known = next(filter(None, found), None)
     if known is None:
@@ -58,8 +61,11 @@ def opening_knowledge(
 
 
 def shared_knowledge(target: Any, *drafts: Any, **how: Any) -> Knowledge:
-    """The `opening_knowledge` of loaded models in this process: one request learns for the next.
-    That of the latest eight targets with their drafts is kept, and no model is kept alive."""
+    """The knowledge of loaded models in this process: one request learns for the next.
+
+    That of the latest eight targets with their drafts is kept. No model is kept alive. drafts,
+    how: as for `opening_knowledge`.
+    """
     models = [target, *drafts]
     with _shared_lock:
         for known, knowledge in _shared:
@@ -77,8 +83,11 @@ def knowledge_from(
     *drafts: Any,
     heads: Sequence[NDArray[np.uint32] | None] = (),
 ) -> Knowledge:
-    """The knowledge that curves give: one for each of the drafts, or of the target alone. Only the
-    seconds of measured ones are believed. drafts, heads: as for `opening_knowledge`."""
+    """The knowledge that curves give. Only the seconds of measured ones are believed.
+
+    curves: one for each of the drafts; of the target alone where nothing drafts.
+    drafts, heads: as for `opening_knowledge`.
+    """
     heads = heads or [None] * len(drafts)
     curve, known = curves[0], map(partial(_model_knowledge, target), drafts, heads, curves)
     measured = curve.machine is not None

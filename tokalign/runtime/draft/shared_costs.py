@@ -51,8 +51,10 @@ class SharedRows(PassTimes):
 
 
 class SharedCosts(LearnedCosts):
-    """Times of rounds of one request, of `requests` that share passes. alone: what is known of
-    rounds. runs_ahead: whether the pass of this round has begun already."""
+    """Times of rounds of one request, of `requests` that share passes.
+
+    alone: what is known of rounds. runs_ahead: whether the pass of this round has begun already.
+    """
 
     def __init__(self, alone: LearnedCosts, requests: int, *, runs_ahead: bool) -> None:
         self._alone, self.runs_ahead = alone, runs_ahead
@@ -68,9 +70,11 @@ class SharedCosts(LearnedCosts):
 def worth_verifying(
     trees: Sequence[tuple[TokenTree[Any], bool]], times: PassTimes
 ) -> list[TokenTree[Any]]:
-    """The parts of all requests' trees that give the most tokens per time, whoever's they are: ids
-    are taken by how likely they are reached. trees: each with whether it may be cut; one without
-    probabilities is not. times: of passes by the rows of all."""
+    """The parts of all requests' trees that give the most tokens per time, whoever's they are.
+
+    trees: each with whether it may be cut; one without probabilities is not. times: of passes by
+    the rows of all. Ids are taken by how likely they are reached, while a rate can still rise.
+    """
     cut = [may_be_cut and bool(tree.probabilities) for tree, may_be_cut in trees]
     rows = sum(1 if is_cut else 1 + len(tree) for (tree, _), is_cut in zip(trees, cut, strict=True))
     ranked = sorted(

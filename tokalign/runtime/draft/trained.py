@@ -21,8 +21,11 @@ _LISTED = 8
 
 class BeamDrafter(ModelDrafter):
     """A drafter that extends beams as a drafter of one request, alone or as the model of a hybrid.
-    length: ids of a beam where the caller does not choose. sampler: how the target's choices are
-    predicted; None if it decodes greedily. branches: whether a proposal may be a tree."""
+
+    session: of the drafter. length: ids of a beam where the caller does not choose. sampler: how
+    the target's choices are predicted; None if it decodes greedily. branches: whether a proposal
+    may be a tree.
+    """
 
     kind = DRAFTER
     session: BeamSession
@@ -56,9 +59,12 @@ BLOCK = "block"
 
 
 class BlockDrafter(ModelDrafter):
-    """A block drafter as a drafter of one request, alone or as the model of a hybrid. Alone it
-    proposes the most probable id of each position after those before, as its authors do. length:
-    the most ids that it proposes; None for all of a block. sampler: as of `BeamDrafter`."""
+    """A block drafter as a drafter of one request, alone or as the model of a hybrid.
+
+    Alone it proposes the most probable id of each position after those before, as its authors do.
+    session: of the drafter. length: the most ids that it proposes; None for all of a block.
+    sampler: how the target's choices are predicted; None if it decodes greedily.
+    """
 
     kind = DRAFTER
     in_one_pass = True

@@ -107,10 +107,12 @@ class TreeDrafter(Drafter):
         self._emitted = []
 
     def ask_ahead(self, ids: Sequence[TargetId]) -> TokenTree[TargetId]:
-        """Ask the sources about the paths that a tree after `ids` may have, while a model drafts:
-        it is grown from what is left of the latest answers. Of 9 or 10 nodes that are looked at
-        when the answer is there, 6 have been asked then (`lab/results/host-time.md`).
-        Returns: the ids that are most probably reached, for a draft model to read."""
+        """Ask the sources about the paths that a tree after `ids` may have, while a model drafts.
+
+        The tree is grown from what is left of the latest answers. Of 9 or 10 nodes that are looked
+        at when the answer is there, 6 have been asked then (`lab/results/host-time.md`).
+        Returns: its ids that are most probably reached, for a draft model to read.
+        """
         self._read(ids)
         growth = self._grow(self._text, self._joined, self._answers)
         likely = 0
@@ -130,11 +132,15 @@ class TreeDrafter(Drafter):
         quick: bool = False,
         over: float = 0.0,
     ) -> tuple[TokenTree[TargetId], Plan]:
-        """The best tree after `ids`, and its rate. times: of rounds that propose 0, 1, ..., `limit`
-        ids. answers: of models. alone: without the free sources: where they know too little to
-        offer anything, the model is right more often than a mixture that holds their silence
-        against it. quick: without the noise of the choices. over: only a better rate is of use; of
-        a tree that cannot reach it, no more than a part is grown."""
+        """The best tree after `ids`, and its rate.
+
+        times: of rounds that propose 0, 1, ..., `limit` ids.
+        answers: of models. alone: without the free sources.
+        Where they know too little to offer anything, the model is right more often than a mixture
+        that holds their silence against it.
+        quick: without the noise of the choices. over: only a better rate is of use; of a tree that
+        cannot reach it, no more than a part is grown.
+        """
         self._read(ids, quick=quick)
         limit = min(limit, self.most)
         text = self._text

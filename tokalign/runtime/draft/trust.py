@@ -92,9 +92,11 @@ _MOST_RELIANCE = 1.2
 
 
 class Reliance:
-    """How far a trained drafter is what its weights were fitted to, at one depth of the tree: 1 if
-    these hold, 0 if its guesses are of another text (`USELESS`). One number is learned within a
-    dozen guesses, by a Newton step for each place of the text."""
+    """How far a trained drafter is what its weights were fitted to, at one depth of the tree.
+
+    1: its weights hold. 0: its guesses are of another text (`USELESS`). In between they are mixed.
+    One number is learned within a dozen guesses, by a Newton step for each place of the text.
+    """
 
     def __init__(self) -> None:
         self.value, self._information = 1.0, _PRECISION_OF_RELIANCE

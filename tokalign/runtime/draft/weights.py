@@ -13,11 +13,13 @@ from typing import NamedTuple
 
 
 class Weights(NamedTuple):
-    """What a source contributes to the log-odds of an id. odds: factor on the log-odds that it
-    states. named: on top, for an id that it names. silent: for an id that it does not name while it
-    names others. alone: on top of `named`, for an id that no other source names, unless it is
-    recent (`mixing.RECENT`) and the source is none of `MODELS`. doubt: on top of `silent`, for each
-    unit of the log-odds of the id that it finds most probable."""
+    """What a source contributes to the log-odds of an id.
+
+    odds: factor on the log-odds that it states. named: on top, for an id that it names. silent: for
+    an id that it does not name while it names others. alone: on top of `named`, for an id that no
+    other source names, unless it is recent (`mixing.RECENT`) and the source is none of `MODELS`.
+    doubt: on top of `silent`, for each unit of the log-odds of the id that it finds most probable.
+    """
 
     odds: float
     named: float

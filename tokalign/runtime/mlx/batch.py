@@ -23,7 +23,10 @@ from tokalign.runtime.rounds import Array
 
 
 class SharedModel:
-    """A model for passes that sessions of it share. watch: as of all of them. Raises: as that."""
+    """A model for passes that sessions of it share.
+
+    watch: as of the sessions, which then all watch the same rows. Raises: as `watch`.
+    """
 
     def __init__(self, model: Any, watch: Callable[[Any], KeptRows] | None = None) -> None:
         self._kept = None if watch is None else watch(model)

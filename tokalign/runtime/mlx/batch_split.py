@@ -78,8 +78,10 @@ class SharedLayer:
 
 
 class _SplitCalls:
-    """Mixed into the class of a module that is called for each session. _turns: whether it turns
-    rows by their positions, which a batch does not have."""
+    """Mixed into the class of a module that is called for each session.
+
+    _turns: whether it turns rows by their positions, which a batch does not have.
+    """
 
     _segments: Segments
     _turns: bool

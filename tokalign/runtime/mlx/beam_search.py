@@ -39,10 +39,13 @@ class BeamShape(NamedTuple):
 
 
 class Beams(NamedTuple):
-    """The continuations that a search looked at. ids, logprobs: [length][width][count], the most
-    probable ids after every beam and their conditional log-probabilities; in the first step there
-    is one beam only. chosen: [length][width], which continuations are the next beams, most probable
-    first: beam * count + place."""
+    """The continuations that a search looked at.
+
+    ids, logprobs: [length][width][count], the most probable ids after every beam and their
+    conditional log-probabilities; in the first step there is one beam only. chosen:
+    [length][width], which continuations are the next beams, most probable first:
+    beam * count + place.
+    """
 
     ids: Sequence[Sequence[Sequence[TargetId]]]
     logprobs: Sequence[Sequence[Sequence[float]]]

@@ -43,11 +43,14 @@ _PASSES_PER_CLEANUP = 256
 
 
 class ModelCache(Generic[Id]):
-    """A model, its cache, and the ids that the cache holds. layers: a cache to continue, changed in
-    place. Content whose ids are not known, of `unknown_positions`, stays in front of every context.
+    """A model, its cache, and the ids that the cache holds.
+
+    layers: a cache to continue, changed in place. Content whose ids are not known, of
+    `unknown_positions`, stays in front of every context.
     rewinds: whether the cache will have to be trimmed; only plain decoding does without.
     after_step: called after each step of a long text that a pass begins with; it may raise.
-    Raises: CacheError if the cache has to be trimmed and cannot."""
+    Raises: CacheError if the cache has to be trimmed and cannot.
+    """
 
     def __init__(
         self, model: Any, options: CacheOptions, layers: list[Any] | None, *, rewinds: bool
@@ -106,8 +109,10 @@ class ModelCache(Generic[Id]):
         return 0 if shared == len(self._held) else shared - marked
 
     def catch_up(self, ids: list[Id], last: int) -> int:
-        """Rewind to what the cache shares with `ids`, and fill in a long rest but for the `last`
-        ids. Returns: how many of the ids the cache holds then."""
+        """Rewind to what the cache shares with `ids`, and fill in a long rest.
+
+        Returns: how many of the ids the cache holds then; the last `last` are left to compute.
+        """
         if self._has_long_rest(ids, last):
             for _ in self._steps(ids, len(ids) - last):
                 self.after_step()
@@ -116,9 +121,12 @@ class ModelCache(Generic[Id]):
         return kept
 
     def reading(self, ids: Sequence[Id], *, stops: Iterable[int] = ()) -> Iterator[int]:
-        """Read a long prompt in steps of about a second, but for its last id, and what one pass can
-        read. stops: numbers of ids after which a step ends. Yields: after each step how many ids
-        the cache holds. The caller may leave the rest unread."""
+        """Read a long prompt in steps of about a second, but for its last id.
+
+        stops: numbers of ids after which a step ends. Yields: after each step how many ids the
+        cache holds. The caller may do something else meanwhile, or leave the rest unread. What one
+        pass can read is left to it, unless there is a stop in it.
+        """
         ids, known = list(ids), len(ids) - 1
         is_long = self._has_long_rest(ids, 1)
         stops = [stop for stop in stops if len(self._held) < stop <= known]
@@ -143,8 +151,10 @@ class ModelCache(Generic[Id]):
         )
 
     def tokens(self, ids: list[Id]) -> Array:
-        """These ids as u32[n] for a pass. Raises: IncompatibleError for an id beyond the
-        embeddings, which the device does not check."""
+        """These ids as u32[n] for a pass.
+
+        Raises: IncompatibleError for an id beyond the embeddings, which the device does not check.
+        """
         if ids and not 0 <= min(ids) <= max(ids) < self.vocabulary_size:
             wrong = next(i for i in ids if not 0 <= i < self.vocabulary_size)
             raise IncompatibleError(
@@ -158,8 +168,10 @@ class ModelCache(Generic[Id]):
         self._embeddings = begin, embeddings
 
     def quantize(self) -> None:
-        """Quantize what the cache holds, if it is time. It replaces layers. mlx-lm does so after a
-        pass; here rejected rows are gone first. Raises: CacheError."""
+        """Quantize what the cache holds, if it is time. It replaces layers.
+
+        mlx-lm does so after a pass; here rejected rows are gone first. Raises: CacheError.
+        """
         options = self._options
         if options.kv_bits is None or not positions(self.layers):
             return
@@ -178,10 +190,13 @@ class ModelCache(Generic[Id]):
             raise self._cannot_be_quantized(reason, remedy) from error
 
     def forward(self, tokens: Array, model: Any = None, *, begin: int = UNBOUNDED) -> Array:
-        """Logits f[n, vocabulary] of a pass over ids i[n], lazy; `quantize` comes before it, and
-        the caller notes what the cache holds after it. model: a twin of the session's. begin: the
-        index of the first id in the context, if embeddings may have been given for some of them.
-        Raises: CacheError where a model's attention cannot read a quantized cache."""
+        """Logits f[n, vocabulary] of a pass over ids i[n], lazy; `quantize` comes before it.
+
+        model: another one with the same weights and layers (a `TreeModel`'s). begin: the index of
+        the first id in the context, where embeddings may have been given for some of them.
+        The caller notes what the cache holds after the pass.
+        Raises: CacheError where a model's attention cannot read a quantized cache.
+        """
         model = self.model if model is None else model
         try:
             logits = model(tokens[None], cache=self.layers, **self._embedded(begin, tokens))[0]
@@ -268,8 +283,10 @@ class ModelCache(Generic[Id]):
             self._held = [*before, *[tree.ids[index] for index in path]]
 
     def _rewind(self, kept: int) -> int:
-        """Drop all but the first `kept` ids; more of them, or all, if the cache needs it. Returns:
-        how many it holds then. Raises: as `_begin_anew`."""
+        """Drop all but the first `kept` ids; more of them, or all, if the cache needs it.
+
+        Returns: how many the cache holds then. Raises: as `_begin_anew`.
+        """
         held = len(self._held)
         if kept < held:
             with self._changing():
@@ -298,10 +315,12 @@ class ModelCache(Generic[Id]):
             pass
 
     def _steps(self, ids: list[Id], end: int, stops: Iterable[int] = ()) -> Iterator[int]:
-        """Fill the cache with the ids up to `end`; yields after each step how many it holds. Steps
-        lie in blocks of `prefill_step_size`. What a row sees may depend on where a block begins, if
-        the cache is quantized there or keeps its first positions in a ring; it does not depend on
-        the steps, which the clock decides."""
+        """Fill the cache with the ids up to `end`; yields after each step how many it holds.
+
+        Steps lie in blocks of `prefill_step_size`. What a row sees may depend on where a block
+        begins, if the cache is quantized there or keeps its first positions in a ring; it does not
+        depend on the steps, which the clock decides.
+        """
         pace, begin, block = pace_of(self.model), len(self._held), self._options.prefill_step_size
         while (at := len(self._held)) < end:
             self._layers.open()  # the caller may have copied the cache as mlx-lm knows it

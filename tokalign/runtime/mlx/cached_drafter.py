@@ -26,8 +26,11 @@ from tokalign.tokenizer.vocabulary import TargetId
 
 
 class CachedDrafter(TrainedDrafter):
-    """A network that reads pairs of an id and a hidden state, with a cache for its layers. norm:
-    before its head. goes_on_normed: whether it goes on from its outputs after that."""
+    """A network that reads pairs of an id and a hidden state, with a cache for its layers. Rotary
+    embeddings and attention are modules that are called as those of mlx-lm.
+
+    norm: before its head. goes_on_normed: whether it goes on from its outputs after that.
+    """
 
     layers: list[Any]
     norm: Any
@@ -64,9 +67,12 @@ class CachedDrafter(TrainedDrafter):
 
 
 class CachedSession(BeamSession):
-    """A drafter with a cache, of one request. Of a context that a cache brings along, it knows only
-    what the target reads now. Its state after some beams is the outputs f[beams, width] of their
-    last ids, and which rows after the committed ones each of them sees, bool[beams, rows]."""
+    """A drafter with a cache, of one request. target: was opened with its `watch`. Of a context
+    that a cache brings along, it knows only what the target reads now.
+
+    Its state after some beams is the outputs f[beams, width] of their last ids, and which rows
+    after the committed ones each of them sees, bool[beams, rows], itself included.
+    """
 
     def __init__(self, drafter: CachedDrafter, target: TargetModelSession) -> None:
         self._positions, self._target = RowPositions(), target

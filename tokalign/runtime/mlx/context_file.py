@@ -41,9 +41,11 @@ UNUSABLE = (OSError, SafetensorError, RuntimeError, ValueError, KeyError, TypeEr
 
 @dataclass(slots=True, eq=False)
 class ContextFile:
-    """A file's header. begin: the first position in it; those before are in the file `parent`. ids:
-    u32, all of them from the first on. kinds: of the leaves. draft: the key of the draft model's
-    context. path: None until it is written."""
+    """A file's header. begin: the first position in it; those before are in the file `parent`.
+
+    ids: u32, all of them from the first on. kinds: of the leaves. draft: the key of the draft
+    model's context. path: None until it is written.
+    """
 
     key: str
     parent: str

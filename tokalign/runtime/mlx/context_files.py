@@ -63,8 +63,12 @@ _SHARE_OF_DISK = 10
 
 
 class ContextFiles:
-    """The files of one model and one owner, such as an API key. most_bytes: of all owners and
-    models together; None for a tenth of the free space. note: told why something is not kept."""
+    """The files of one model and one owner.
+
+    owner: any text, such as an API key. most_bytes: of all owners and models together; None for a
+    tenth of the disk's free space. draft: of the draft model. note: told why something cannot be
+    kept.
+    """
 
     def __init__(
         self,

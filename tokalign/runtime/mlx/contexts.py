@@ -32,8 +32,10 @@ _TAIL = 16
 
 
 class Held(NamedTuple):
-    """The target's KV cache (None if nothing is held) and exactly the ids that it holds. draft: the
-    draft model's layers, which know their ids themselves (`layers.remembered`)."""
+    """The target's KV cache (None if nothing is held) and exactly the ids that it holds.
+
+    draft: the draft model's layers, which know their ids themselves (`layers.remembered`).
+    """
 
     layers: list[Any] | None
     ids: list[int]
@@ -58,8 +60,11 @@ class _State:
 
 @dataclass(slots=True, eq=False)
 class Chain:
-    """The contexts of one conversation. owner: whose it is; it serves nobody else. prompt: how many
-    ids the prompt of its latest request has. ids: its longest text. states: by their length."""
+    """The contexts of one conversation.
+
+    owner: whose it is; it serves nobody else. prompt: how many ids the prompt of its latest request
+    has. ids: its longest text. states: by how many of these ids they hold.
+    """
 
     owner: Hashable
     prompt: int
@@ -112,7 +117,9 @@ class Chain:
 
 class Contexts:
     """The chains of all conversations, apart for every owner; the least recently used goes first.
-    size: how many are kept. most_bytes: None for a tenth of the machine's memory."""
+
+    size: how many are kept. most_bytes: None for a tenth of the machine's memory.
+    """
 
     def __init__(self, *, size: int, most_bytes: int | None) -> None:
         self._size = size
@@ -129,8 +136,10 @@ class Contexts:
         return sum(chain.nbytes for chain in list(self._chains))
 
     def fetch(self, owner: Hashable, ids: Sequence[int]) -> Held:
-        """A copy of the caches that share the most with `ids`, cut back to what they share. At
-        least one id is left for the target to read."""
+        """A copy of the caches that share the most with `ids`, cut back to what they share.
+
+        At least one id is left for the target to read. The draft's cache is cut back as much.
+        """
         ids = list(ids)
         own = [(chain.best(ids), chain) for chain in self._chains if chain.owner == owner]
         (kept, length), chain = max(own, key=itemgetter(0), default=((0, 0), None))
@@ -185,9 +194,12 @@ class Contexts:
 
 
 def _compact(layers: Sequence[Any]) -> None:
-    """Free what a cache keeps alive beyond what it holds: room for up to 255 more positions, all
-    positions of the prompt that filled a ring, and the arrays of a whole batch. One layer after
-    another is copied, so that memory has to have room for one."""
+    """Free what a cache keeps alive beyond what it holds.
+
+    That is room for up to 255 more positions, all positions of the prompt that filled a ring, and
+    the arrays of a whole batch until a cache that was taken out of it is computed. One layer after
+    another is copied, so that memory has to have room for one.
+    """
     for layer in leaves_of(layers):
         if type(layer) is KVCache and layer.keys is not None:
             _cut(layer, slice(0, layer.offset))

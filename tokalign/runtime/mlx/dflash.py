@@ -193,8 +193,10 @@ class DFlashDrafter(TapsDrafter):
         return known
 
     def hidden(self, last: int, taps: Array, known: Sequence[WindowCache]) -> Array:
-        """Hidden states f[guesses, width] of the positions after the committed id `last`. taps:
-        f[n, layers * width], of the ids before `last` that `known` does not have yet."""
+        """Hidden states f[guesses, width] of the positions after the committed id `last`.
+
+        taps: f[n, layers * width], of the ids before `last` that `known` does not have yet.
+        """
         masks = [self.config.mask_token_id] * (self.config.block_size - 1)
         block = self.embedded(mx.array([[last, *masks]], dtype=mx.uint32))
         context = self.hidden_norm(self.fc(taps.astype(self.norm.weight.dtype)[None]))
@@ -220,7 +222,10 @@ class DFlashDrafter(TapsDrafter):
         return self.get("markov_head", self.get("candidate_selector"))
 
     def after(self, hidden: Array, logits: Array, before: Array) -> Array:
-        """Logits f[n, m, vocabulary of the target] of n positions after the ids i[n, m]."""
+        """Logits f[n, m, vocabulary of the target] of n positions after the ids i[n, m].
+
+        logits: from `own_logits`.
+        """
         return self.among_all(self.links.after(hidden, logits, before))
 
     def confidence(self, hidden: Array, before: Array) -> Array | None:

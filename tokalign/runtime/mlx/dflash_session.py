@@ -55,8 +55,12 @@ class DFlashSession:
         sampler: Sampling | None = None,
         meanwhile: Meanwhile = nothing,
     ) -> Guess:
-        """For each position after `ids`, the most probable ids and their log-probabilities; nothing
-        before the target's first pass. sampler, meanwhile: as of `BeamSession.search`."""
+        """For each position after `ids`, the most probable ids and their log-probabilities.
+
+        sampler: predicts the choices of a target that samples (`Sampling.expect`); without one,
+        probabilities are the drafter's own. meanwhile: is done before the host waits. Empty before
+        the target's first pass.
+        """
         begin, taps = self._target.take_taps(ids, self._end)
         if taps is None:
             return Guess([], [])
@@ -86,9 +90,12 @@ class DFlashSession:
         listed: int,
         meanwhile: Meanwhile,
     ) -> Guess:
-        """What a drafter with a head that looks at the id before guesses after `ids`: the next
-        position after the chain of the most probable ids, and after some others. rows:
-        f[positions, vocabulary], log-probabilities whatever comes before."""
+        """What a drafter with a head that looks at the id before guesses after `ids`.
+
+        The next position is looked at after the chain of the most probable ids, and after some
+        others that are probable whatever comes before. rows: f[positions, vocabulary],
+        log-probabilities whatever comes before.
+        """
         drafter, end = self._drafter, len(ids)
         chain, first = [mx.array([ids[-1]])], rows[:1]
         for place in range(self.most):

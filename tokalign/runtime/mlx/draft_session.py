@@ -43,9 +43,13 @@ _REACH = 2
 
 
 class DraftModelSession(ModelSession[DraftId]):
-    """A session of the draft model. Everything begins with a pass that brings the cache up to date
-    with `ids`. Where the context would be full, nothing is drafted or listed. firsts: which target
-    id each draft id begins with; only ids that have one may be taken. None allows all of them."""
+    """A session of the draft model. Parameters and errors are those of `ModelSession`.
+
+    Everything begins with a pass that brings the cache up to date with `ids`. Where the context
+    would be full, nothing is drafted, drawn or listed.
+    firsts: which target id each draft id begins with; only ids that have one may be taken. None
+    allows all of them.
+    """
 
     _projection: ToTargetIds | None = None  # of the tables and columns asked for last
     _projected: Array | None = None
@@ -107,7 +111,10 @@ class DraftModelSession(ModelSession[DraftId]):
         self, ids: Sequence[DraftId], back: int, ahead: TokenTree[DraftId] = EMPTY_TREE
     ) -> Shortlists:
         """Start one pass for lists of what may follow `ids` without its last 0, ..., `back` ids.
-        ahead: as of `Ahead`; the pass reads it, too."""
+
+        ahead: a tree after `ids` without its last `back` ids, which come first in it; the pass
+        reads it, too.
+        """
         if not self._can_draft(ids, 1 + len(ahead)):
             return Shortlists(None, self.tokens([]), None)
         before = ids[: len(ids) - back]
@@ -127,10 +134,13 @@ class DraftModelSession(ModelSession[DraftId]):
         sampler: Sampling | None = None,
         positions: Sequence[int] = (),
     ) -> Callable[[], list[Shortlist]]:
-        """List the top `count` ids after each id of a tree of draft ids, with one pass, and their
-        probabilities among the ids allowed. computed: as of `tree`; None lists what may follow
-        `ids` too, first of all. sampler: how the target draws, at these positions of the rows: then
-        an id is as probable as that the target draws what it begins with. It needs `firsts`."""
+        """List the top `count` ids after each id of a tree of draft ids, with one pass.
+
+        Probabilities are those among the ids allowed. computed: as of `tree`; None lists what may
+        follow `ids` too, first of all.
+        sampler: how the target draws, at these positions of the rows: then an id is as probable as
+        that the target draws what it begins with. It needs `firsts`.
+        """
         if not self._can_draft(ids, len(tree) + 1):
             lists = 1 + len(tree) if computed is None else len(tree) - computed
             return lambda: [Shortlist([], [], 0.0)] * lists
@@ -193,10 +203,12 @@ class DraftModelSession(ModelSession[DraftId]):
 
 
 class Shortlists:
-    """A pass under way whose rows will be searched for their most probable ids. logprobs:
-    f[1 + back, vocabulary]; the last row is the one with no id taken back. None where the context
-    is full. tail: the ids u32[back] that are taken back, in their order in the text. ahead: the
-    rows f[n, vocabulary] of what was read besides the text."""
+    """A pass under way whose rows will be searched for their most probable ids.
+
+    logprobs: f[1 + back, vocabulary]; the last row is the one with no id taken back. None where the
+    context is full. tail: the ids u32[back] that are taken back, in their order in the text.
+    ahead: the rows f[n, vocabulary] of what was read besides the text.
+    """
 
     def __init__(self, logprobs: Array, tail: Array, ahead: Array) -> None:
         self._logprobs, self._tail, self.ahead = logprobs, tail, ahead
@@ -204,8 +216,11 @@ class Shortlists:
     def among(
         self, allowed: Sequence[NDArray[np.uint32]], count: int
     ) -> Callable[[], list[Shortlist]]:
-        """Have the top `count` ids listed for none, one, two, ... ids taken back; no list if the
-        context is full. allowed: those that may follow with 1, 2, ... of the last ids taken back.
+        """Have the top `count` ids of every position listed.
+
+        allowed: the ids that may follow with 1, 2, ... of the last ids taken back, one array for
+        each; with none taken back every id may follow.
+        Returns: the list for none, one, two, ... ids taken back; no list if the context is full.
         """
         logprobs = self._logprobs
         if logprobs is None:
@@ -243,9 +258,12 @@ def _best(row: Array, among: NDArray[np.uint32] | None, count: int) -> tuple[Arr
 
 
 class ToTargetIds:
-    """A draft model's probabilities over the first target ids of its tokens, on the device. ids:
-    the draft ids that the columns of rows are of; those with which a model is padded stand for
-    none. counts: how many target ids each draft id stands for."""
+    """A draft model's probabilities over the first target ids of its tokens, on the device.
+
+    ids: the draft ids that the columns of rows are of. Those beyond the tokenizer's, with which a
+    model is padded, stand for none.
+    counts: how many target ids each draft id stands for.
+    """
 
     def __init__(self, firsts: FirstIds, ids: NDArray[Any]) -> None:
         self.firsts, known = firsts, firsts.first
@@ -267,7 +285,10 @@ class ToTargetIds:
 
     def expect(self, logprobs: Array, sampler: Sampling, positions: Sequence[int]) -> Array:
         """Log-probabilities f[rows, columns] that the target draws what an id stands for: as
-        `Sampling.expect` for its first target id, shared as the draft shares that."""
+        `Sampling.expect` for its first target id, shared as the draft shares that.
+
+        logprobs: -inf for ids that stand for none.
+        """
         if not sampler.filters:  # the same without adding up
             return sampler.expect(logprobs, positions, (self._first, self.size + 1))
         own = self.logits(logprobs)

@@ -141,7 +141,11 @@ def read_drafter(folder: Path, model: Any) -> Any:
 
 
 def load_drafter(folder: Path, target: Target) -> TrainedDrafter:
-    """The drafter of a folder, for its target. Raises: as `require_target` and `read_drafter`."""
+    """Read the drafter in a folder, for this target, whose number format it takes.
+
+    Raises: MissingAssetError; BundleError for one that is damaged or in an unknown format; as
+    `require_target`; IncompatibleError for a target whose hidden states cannot be had.
+    """
     require_target(folder, target)
     return cast("TrainedDrafter", read_drafter(folder, target.model))
 
@@ -192,8 +196,10 @@ def named_drafter(folder: Path, target: Target, *, note: Note = lambda _: None) 
 
 def find_drafter(target: Target, *, note: Note = lambda _: None) -> TrainedDrafter | None:
     """The first drafter of this target in its folder or in those of tables, else the published one
-    if it is downloaded, else the MTP layer in its checkpoint; None without one. note: told which is
-    used, of one that should fit and does not, and of one to download."""
+    if it is downloaded, else the MTP layer in its checkpoint; None without one.
+
+    note: told which is used, of one that should fit and does not, and of one to download.
+    """
     published = published_for(target.folder)
     downloaded = None if published is None else published.downloaded()
     folders = [*drafter_folders(target.folder), *([downloaded] if downloaded else [])]

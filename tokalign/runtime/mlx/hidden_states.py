@@ -50,8 +50,10 @@ class _Watched:
 
 
 class HiddenStates:
-    """A model whose passes also give their last hidden states. model: to be called in the place of
-    the one given; it shares its weights. Raises: as `head_of`."""
+    """A model whose passes also give their last hidden states.
+
+    model: to be called in the place of the one given; it shares its weights. Raises: as `head_of`.
+    """
 
     def __init__(self, model: Any) -> None:
         head = head_of(model)

@@ -212,9 +212,11 @@ def remember(layers: Sequence[Any], ids: Sequence[int]) -> None:
 
 
 def remembered(layers: Sequence[Any]) -> list[int] | None:
-    """The ids that a cache holds, if they were noted, without what was trimmed since then; None if
-    it has read more. A cache that others have trimmed and then filled again to the same length
-    cannot be told from one that they left alone."""
+    """The ids that a cache holds, if they were noted; what was trimmed since then is left out.
+
+    None if the cache has read more since then. A cache that others have trimmed and then filled
+    again to the same length cannot be told from one that they left alone.
+    """
     note: _Note | None = getattr(layers[0], _NOTE, None) if layers else None
     if note is None:
         return None
@@ -242,7 +244,10 @@ _UNQUANTIZED = CacheOptions()
 def expected_bytes(layers: Sequence[Any], ids: int, options: CacheOptions = _UNQUANTIZED) -> float:
     """The most bytes of a cache like this one while it comes to hold so many ids. It grows with
     them, up to a window or a chunk and what is kept besides; a recurrent state does not. Where it
-    is quantized from a position on, it may have been larger before. layers: have read some ids."""
+    is quantized from a position on, it may have been larger before.
+
+    layers: have read some ids, and may be quantized.
+    """
     size = 0.0
     for layer in leaves_of(layers):
         if isinstance(layer, ArraysCache):

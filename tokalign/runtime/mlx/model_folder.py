@@ -22,9 +22,11 @@ _CONFIG = "config.json"
 
 
 def save_like(own: Path, folder: Path, weights: Mapping[str, Array]) -> None:
-    """Write weights, in the number format of those in the folder `own`, and copy its other files,
-    `config.json` last: until then the folder has the model that it had before. Raises: UsageError
-    or OutputError if it cannot be written."""
+    """Write weights, in the number format of those in the folder `own`, and copy its other files.
+
+    `config.json` is last: until then the folder has the model that it had before. Raises:
+    UsageError or OutputError if it cannot be written.
+    """
     dtype = _number_format(own)
     stored = {
         name: weight.astype(dtype) if mx.issubdtype(weight.dtype, mx.floating) else weight

@@ -34,9 +34,11 @@ class PassesAhead(local):
         self.passes.append(_Pass(ref(session), array))
 
     def wait_for_others(self, session: object, before: Array | None = None) -> float:
-        """Wait for the passes of other sessions; returns the seconds that this took. before: an
-        array of `session` that is read next; passes that began after it are not waited for. The
-        device computes the others first anyway, so reading it ends no later."""
+        """Wait for the passes of other sessions; returns the seconds that this took.
+
+        before: an array of `session` that is read next; passes that began after it are not waited
+        for. The device computes the others first anyway, so reading it ends no later.
+        """
         passes = [pass_ for pass_ in self.passes if pass_.session() is not None]
         here = next((n for n, pass_ in enumerate(passes) if pass_.array is before), len(passes))
         others = [pass_ for pass_ in passes[:here] if pass_.session() is not session]

@@ -44,7 +44,10 @@ def load_arrays(file: Path) -> dict[str, Array]:
 
 
 def target_ids(offsets: Array | None, count: int, size: int) -> Array | None:
-    """The target's ids i + d2t[i] that a head knows; None for all `size`. Raises: ValueError."""
+    """The target's ids that a head of `count` ids knows, i + d2t[i]; None for all `size` of them.
+
+    Raises: ValueError.
+    """
     if offsets is None:
         if count == size:
             return None
@@ -78,8 +81,11 @@ class TapsDrafter(TrainedDrafter):
         return taps_of(model, self._taps)
 
     def own(self, *, embedding: bool = False, head: bool = False, ids: Array = None) -> None:
-        """Give it an embedding or a head in the place of the target's. ids: as of `target_ids`.
-        Raises: IncompatibleError for one that would need the target's at another width."""
+        """Give it an embedding or a head in the place of the target's. ids: i[draft vocabulary],
+        the target's ids that its head knows; None for all in their order.
+
+        Raises: IncompatibleError for one that would need the target's at another width.
+        """
         shape, ends = self.config, self._ends
         if not (embedding and head) and shape.hidden_size != ends.hidden_size:
             raise IncompatibleError(
@@ -127,7 +133,9 @@ def fill(
     drafter: TrainedDrafter, weights: Weights, quantization: Mapping[str, Any] | None = None
 ) -> None:
     """Give a drafter its weights, in the number format of its target unless they are quantized.
-    Raises: ValueError for weights of another network."""
+
+    Raises: ValueError for weights of another network.
+    """
     mode = str((quantization or {}).get("mode", "affine"))
 
     def quantized(path: str, part: nn.Module) -> dict[str, Any] | None:

@@ -31,11 +31,14 @@ Head = Literal["tied", "full"]
 
 
 class DrafterConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The shape of a drafter. hidden_size: H, of the target's hidden states and embeddings.
-    vocabulary_size: V, of its logits. width: D, of the recurrent state s. exit_width: E, of the
-    projection of [h, s] that the residual blocks compute on. head: "tied" projects to H and uses
-    the target's head; "full" has one, E x V, as the drafters published with the paper. These have
-    no projection of [h, s] if E = H + D."""
+    """The shape of a drafter.
+
+    hidden_size: H, of the target's hidden states and embeddings. vocabulary_size: V, of its logits.
+    width: D, of the recurrent state s. exit_width: E, of the projection of [h, s] that the residual
+        blocks compute on.
+    head: "tied" projects to H and uses the target's head; "full" has one, E x V, as the drafters
+        published with the paper. These have no projection of [h, s] if E = H + D.
+    """
 
     hidden_size: Size
     vocabulary_size: Size
@@ -63,8 +66,12 @@ class DrafterConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 class RecurrentDrafter(TrainedDrafter):
     """The network of section 3.1: s = SiLU(U s + W e), residual blocks x + SiLU(A x + b) on [h, s],
-    a head. Its state after some ids is s f[..., D], and the hidden state's part of the exit.
-    Raises: IncompatibleError if the ends have other sizes than the configuration."""
+    a head.
+
+    Its state after some ids is s f[..., D], and the hidden state's part of the exit.
+    The target's ends are no parameters of it: they are neither trained nor saved.
+    Raises: IncompatibleError if the ends have other sizes than the configuration.
+    """
 
     def __init__(self, config: DrafterConfig, ends: TargetEnds) -> None:
         super().__init__()

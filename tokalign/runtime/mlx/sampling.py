@@ -53,8 +53,12 @@ class Chooser(ABC):
         ids: Sequence[TargetId] = (),
         mask: NDArray[np.bool_] | None = None,
     ) -> tuple[Array, Array]:
-        """Choices i[rows] and log-probabilities f[rows, vocabulary], both lazy. positions: at which
-        index of the context each row's choice comes. ids, mask: as of `logprobs_of`."""
+        """Choices i[rows] and log-probabilities f[rows, vocabulary], both lazy.
+
+        positions: at which index of the context each row's choice comes. ids: what comes before
+        that, or an array of it; if a choice `needs_history`, there is one row.
+        mask: bool[rows, vocabulary], which ids a grammar allows, whatever processors say.
+        """
         logprobs = logprobs_of(logits, self.processors, ids, mask)
         return self.pick(logprobs, positions), logprobs
 
@@ -161,8 +165,11 @@ class Sampling(Chooser):
     def expect_among(
         self, logprobs: Mapping[TargetId, float], noise: Array
     ) -> dict[TargetId, float]:
-        """As `expect`, among a few ids, the likeliest first, without those that a filter rules out.
-        logprobs: up to a constant. noise: from `noise_at` for the same position."""
+        """As `expect`, among a few ids; the likeliest first, which `choose` would choose.
+
+        logprobs: up to a constant. noise: from `noise_at` for the same position. Ids that a filter
+        rules out are missing.
+        """
         among, values = np.array(list(logprobs)), np.array(list(logprobs.values()))
         kept = _filtered(values, top_p=self.top_p, min_p=self.min_p, top_k=self.top_k)
         among = among[kept]
@@ -175,7 +182,10 @@ class Sampling(Chooser):
         return dict(zip(ordered, expected.tolist(), strict=True))
 
     def filter(self, logprobs: Array, positions: Sequence[int] | Array) -> Array:
-        """Log-probabilities f32 with -inf for what top-p, min-p, XTC or top-k rule out."""
+        """Log-probabilities f32 with -inf for the ids that top-p, min-p, XTC or top-k rule out.
+
+        positions: as for `choose`; XTC is decided by them.
+        """
         if 0 < self.top_p < 1:
             logprobs = apply_top_p(logprobs, self.top_p)
         if self.min_p:
@@ -191,9 +201,11 @@ class Sampling(Chooser):
 
 @dataclass(frozen=True, slots=True)
 class CallableSampler(Chooser):
-    """A sampler as mlx-lm knows it: log-probabilities f[rows, vocabulary] -> ids i[rows]. It is
-    asked once for each id of the output, so a seed of `mx.random` gives the same text, whatever
-    drafts. A draft takes its argmax, as it cannot share the noise."""
+    """A sampler as mlx-lm knows it: log-probabilities f[rows, vocabulary] -> ids i[rows].
+
+    It is asked once for each id of the output, as in plain decoding, so a seed of `mx.random` gives
+    the same text, whatever drafts. A draft takes its argmax, as it cannot share the noise.
+    """
 
     sampler: Callable[[Array], Array]
     processors: Sequence[LogitsProcessor] = ()
@@ -217,7 +229,9 @@ Sampler: TypeAlias = Sampling | CallableSampler
 
 def _filtered(logprobs: Floats, *, top_p: float, min_p: float, top_k: int) -> NDArray[np.int64]:
     """Indices that mlx-lm's filters keep, the most probable first; 0 switches a filter off.
-    logprobs: f[n], up to a constant. Source: mlx_lm.sample_utils, its filters in its order."""
+
+    logprobs: f[n], up to a constant. Source: mlx_lm.sample_utils, its filters in its order.
+    """
     order = np.argsort(-logprobs, kind="stable")
     ordered = logprobs[order]
     probabilities = np.exp(ordered - ordered[0])
@@ -242,9 +256,12 @@ def logprobs_of(
     ids: Sequence[TargetId] | Array = (),
     mask: NDArray[np.bool_] | None = None,
 ) -> Array:
-    """Log-probabilities f[rows, vocabulary] of the processed logits, on which choices are made, as
-    in mlx-lm: rounding may make two of them equal. ids: what comes before the row, for processors;
-    with these there is one row. mask: bool[rows, vocabulary], which ids a grammar allows."""
+    """Log-probabilities f[rows, vocabulary] of the processed logits.
+
+    ids: what comes before the row, for processors; with these there is one row.
+    mask: bool[rows, vocabulary], which ids a grammar allows. It has the last word.
+    Choices are made on these, as in mlx-lm: rounding may make two of them equal.
+    """
     if processors:
         logits = processed(logits, processors, ids)
     if mask is not None:

@@ -28,9 +28,12 @@ from tokalign.tokenizer.vocabulary import Id, TargetId
 
 
 class PassRows(NamedTuple, Generic[Id]):
-    """What one session reads in a pass. ids: the context, and a chain after it. begin: the index of
-    the first token to read. wanted: of how many rows, the last ones, the logits are wanted. tree:
-    after `ids`, if it is no chain."""
+    """What one session reads in a pass.
+
+    ids: the context, and a chain after it. begin: the index of the first token to read. tokens: to
+    read. wanted: of how many rows, the last ones, the logits are wanted. tree: after `ids`, if it
+    is no chain.
+    """
 
     ids: list[Id]
     begin: int
@@ -40,9 +43,13 @@ class PassRows(NamedTuple, Generic[Id]):
 
 
 class ModelSession(ModelCache[Id]):
-    """A model that is given whole contexts and rewinds its cache by itself. cache: as `layers` of
-    `ModelCache`. watch: makes what keeps rows of its passes for a drafter. passes, rows: computed
-    so far, but for filling in long prompts. Raises: as `ModelCache` and `watch`."""
+    """A model that is given whole contexts and rewinds its cache by itself.
+
+    cache: as `layers` of `ModelCache`. watch: makes what keeps rows of its passes for a drafter
+    (`state_rows`, `taps_of`).
+    passes, rows: computed so far, but for filling in long prompts.
+    Raises: as `ModelCache`; IncompatibleError for a model whose states cannot be had.
+    """
 
     def __init__(
         self,
@@ -132,8 +139,10 @@ class ModelSession(ModelCache[Id]):
 
     def tree(self, ids: Sequence[Id], tree: TokenTree[Id], computed: int | None = None) -> Array:
         """Logits after each id of a tree, lazy. The path that the next context goes along is kept.
-        computed: how many leading ids of the tree follow `ids` in the cache already, whose rows are
-        not computed; None to compute the row of the last context id, too."""
+
+        computed: how many leading ids of the tree follow `ids` in the cache already; only the rows
+        of the others are computed. None computes the row of the last context id, then all others.
+        """
         if computed is None:
             return self.run(self._after(list(ids), 1, tree))
         self.quantize()
@@ -189,7 +198,10 @@ class ModelSession(ModelCache[Id]):
         return self._kept.take(ids, first)
 
     def top_k(self, logprobs: Array, count: int, *, normalized: bool = True) -> tuple[Array, Array]:
-        """See `top_k`. normalized: whether `logprobs` are log-probabilities and not logits."""
+        """The top `count` ids i[rows, count] and their log-probabilities, lazy, unsorted.
+
+        normalized: whether `logprobs` f[rows, vocabulary] are log-probabilities and not logits.
+        """
         ids, values = top_k(logprobs, count)
         return ids, values if normalized else values - logprobs.logsumexp(axis=-1, keepdims=True)
 

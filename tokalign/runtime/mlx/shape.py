@@ -26,9 +26,12 @@ _CHUNK = 1 << 28
 
 
 def model_of_shape(config: Mapping[str, Any], *, dtype: str | None = None) -> Any:
-    """An mlx-lm model of a `config.json`, whose weights are still to be made (`fill`). dtype: of
-    weights that are not quantized; None for that of the configuration. Raises: UsageError for a
-    configuration that mlx-lm has no model for."""
+    """An mlx-lm model of this configuration whose weights are still to be made (`fill`).
+
+    config: a config.json, with the `quantization` that mlx-lm writes, if any. dtype: that of the
+    weights that are not quantized; None for that of the configuration.
+    Raises: UsageError for a configuration that mlx-lm has no model for.
+    """
     with _making("measure a model that is here: tokalign calibrate --target FOLDER"):
         model = _made(config)
         model.set_dtype(getattr(mx, dtype or _number_format(config)))

@@ -38,7 +38,10 @@ counted have up to 0.06, others from 0.15 on, but for close relatives (Slovak be
 
 
 class FrequentRows:
-    """The rows of a head for the frequent ids u32[n], which all sessions of a model share."""
+    """The rows of a head for the frequent ids, which all sessions of a model share.
+
+    ids: u32[n], each once, of the head's.
+    """
 
     def __init__(self, head: Any, ids: NDArray[np.uint32]) -> None:
         self.head, self.ids = head, frozenset(ids.tolist())

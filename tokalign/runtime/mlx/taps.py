@@ -51,9 +51,12 @@ class _Pass(NamedTuple):
 
 
 class KeptRows:
-    """The rows of a session's latest passes. model: to be called in the place of the session's; it
-    shares the weights. latest: gives the rows f[n, width] of its latest call, and lets them go.
-    most: how many are kept; 0 for those of the last context id and the tree, of two passes."""
+    """The rows of a session's latest passes.
+
+    model: to be called in the place of the session's; it shares the weights. latest: gives the rows
+    f[n, width] of its latest call, and lets them go. most: how many are kept; 0 for those of the
+    last context id and the tree, of two passes.
+    """
 
     def __init__(self, watched: HiddenStates | LayerOutputs, most: int) -> None:
         self.model, self.latest, self._most = watched.model, watched.take, most
@@ -99,8 +102,11 @@ class KeptRows:
         return self._rows_of(ids, len(ids) - 2)[1]
 
     def take(self, ids: Sequence[int], first: int) -> tuple[int, Array | None]:
-        """The rows of the ids from index `first` on, but for the last id, which no pass has read:
-        the index of the first row that is known, and f[n, width] or None. They are let go then."""
+        """The rows of the ids from index `first` on, but for the last id, which no pass has read.
+
+        Returns: the index of the first row, which is later than `first` where earlier ones are not
+        known, and f[n, width]; None where none is known. Rows are given once, then let go.
+        """
         begin, rows = self._rows_of(ids, first)
         self._let_go(lambda pass_: pass_.begin < len(ids) - 1)
         return begin, rows

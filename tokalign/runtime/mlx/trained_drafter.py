@@ -29,9 +29,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetEnds:
-    """The target's embedding and output head. embed: ids i[...] -> f[..., H]. unembed: f[..., H] ->
-    logits f[..., V]. head_rows: ids i[n] -> the rows f[n, H] of the matrix that gives their logits.
-    head_bytes: what `unembed` reads. embed_scale: what a Gemma 4 multiplies its embeddings by."""
+    """The target's embedding and output head; a drafter uses both as they are.
+
+    embed: ids i[...] -> f[..., H]. unembed: f[..., H] -> logits f[..., V]. head_rows: ids i[n] ->
+    the rows f[n, H] of the matrix that gives their logits. head_bytes: what `unembed` reads.
+    embed_scale: what a Gemma 4 multiplies its embeddings by.
+    """
 
     embed: Callable[[Array], Array]
     embed_scale: float

@@ -155,9 +155,11 @@ def weights_fingerprint(model: Any) -> str:
 
 
 def content_fingerprint(model: Any) -> str:
-    """A digest of names, shapes and up to 64 evenly spaced values of every weight in float16, so
-    weights have the same one in another number format. Weights that were fine-tuned, or quantized
-    otherwise, have another one."""
+    """A digest of names, shapes and up to 64 evenly spaced values of every weight.
+
+    Values are compared in float16, so weights have the same one in another number format. Weights
+    that were fine-tuned, or quantized otherwise, have another one.
+    """
     digest = sha256()
     for name, weight in sorted(tree_flatten(model.parameters())):
         flat = weight.reshape(-1)

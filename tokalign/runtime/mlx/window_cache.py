@@ -19,11 +19,14 @@ SLACK = 256
 
 
 class WindowCache:
-    """Keys and values f[1, heads, positions, dimension] of a layer with a window, with what mlx-lm
-    asks of a cache. max_size: the positions that a row sees, its own included. offset: the next
-    position. start: that of the first one kept. verifies: whether rows have to see what they would
-    see alone, where a model asks for a mask that is wider than the cache (plamo3). widest: the
-    window of the widest mask that was asked for; 0 before the first pass."""
+    """Keys and values f[1, heads, positions, dimension] of a layer with a window.
+
+    It has what mlx-lm's models, and sessions, ask of a cache. max_size: the positions that a row
+    sees, its own included. offset: the next position. start: that of the first one kept.
+    verifies: whether rows have to see what they would see alone, and not more, where a model asks
+    for a mask that is wider than the cache (plamo3).
+    widest: the window of the widest mask that was asked for; 0 before the first pass.
+    """
 
     def __init__(self, max_size: int) -> None:
         self.max_size = max_size
@@ -44,8 +47,10 @@ class WindowCache:
 
     @property
     def fills_ring(self) -> bool:
-        """Whether there are as many positions as mlx-lm's ring has by now. One may be missing after
-        the last position of a full ring was taken back."""
+        """Whether there are as many positions as mlx-lm's ring has by now.
+
+        One may be missing after the last position of a full ring was taken back.
+        """
         return self.offset - self.start >= min(self.offset, self.max_size)
 
     def to_rotating(self) -> RotatingKVCache:

@@ -25,11 +25,14 @@ Learned: TypeAlias = Callable[[int], Sequence[float]]
 
 
 class Asked(NamedTuple):
-    """What a drafter asks of a translation: `steps` passes at most (1 or more), of which the first
-    also brings the draft model's cache up to date. alternatives: how many ids may be proposed
-    besides one for each pass; 0 for a target that cannot verify a tree. learned: gives the
-    probabilities that the draft model does not state. guesses: gives what others expect after the
-    text, for a first pass that reads that, too."""
+    """What a drafter asks of a translation.
+
+    steps: passes at most, 1 or more; the first one also brings the draft model's cache up to date.
+    alternatives: how many ids may be proposed besides one for each pass, so that passes extend
+    several branches; 0 for a target that cannot verify a tree.
+    learned: gives the probabilities that the draft model does not state.
+    guesses: gives what others expect after the text, for a first pass that reads that, too.
+    """
 
     steps: int
     alternatives: int
@@ -76,8 +79,12 @@ class Pair:
     size: int = UNBOUNDED
 
     def split_end(self, drafted: Sequence[DraftId]) -> tuple[list[DraftId], tuple[TargetId, ...]]:
-        """Cut drafted ids before the first special one, or beyond the vocabulary. Returns: those
-        before it, and the target's counterpart of it, if there is one."""
+        """Cut drafted ids before the first special one.
+
+        Returns: the ids before it, and the target's counterpart of the special id; the latter is
+        empty if there is no special id, or no counterpart. Ids that a padded model has beyond its
+        vocabulary count as special.
+        """
         tokens = self.draft.vocabulary.tokens
         ordinary: list[DraftId] = []
         for token in drafted:

@@ -123,9 +123,11 @@ class ChunkEncoder(IncrementalEncoder[DraftId]):
 
 
 class ChunkedText(DraftText):
-    """The draft's view as published systems keep it: each round's text encoded by itself. A word
-    that came in two rounds stays cut in two, which the draft model was not trained on. Unlike
-    there, the bytes are right. Source: the MLX-LM fork of the Polish study."""
+    """The draft's view as the published systems keep it: each round's text encoded by itself.
+
+    Unlike there, the bytes are right. But a word that came in two rounds stays cut in two, which
+    is not what the draft model was trained on. Source: the MLX-LM fork of the Polish study.
+    """
 
     _growing = ChunkEncoder
 

@@ -33,9 +33,12 @@ class CoverTranslator:
     def translate(
         self, taken_back: int, token: DraftId
     ) -> tuple[bytes, tuple[TargetId, ...] | None]:
-        """The bytes that follow the committed text, and their target ids; None if the bytes alone
-        would change committed ids. A special token adds no bytes; its ids are its counterpart's, or
-        none. taken_back: how many bytes the cover takes back. token: the one that it adds."""
+        """The bytes that follow the committed text, and their target ids.
+
+        taken_back: how many bytes the cover takes back. token: the one that it adds.
+        The ids are None if the bytes alone would change committed ids. A special token adds no
+        bytes; its ids are its counterpart's, or none if it has no counterpart.
+        """
         tokens = self._tokens
         spelled = tokens[token] if token < len(tokens) else b""
         data = spelled[taken_back:]

@@ -65,8 +65,11 @@ _LEAST_ALTERNATIVE = 0.04
 
 
 class ExactTranslation:
-    """Drafts canonically, heals the boundary, masks merge sites, translates incrementally. sampler:
-    how ids are chosen; None takes the argmax. most_back: draft tokens taken back at most."""
+    """Drafts canonically, heals the boundary, masks merge sites, translates incrementally.
+
+    sampler: how the draft's ids are chosen; None takes the argmax. most_back: draft tokens taken
+    back at most; 0 means no healing.
+    """
 
     def __init__(
         self,

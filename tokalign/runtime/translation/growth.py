@@ -35,10 +35,13 @@ LEAST_NODE = 0.005
 
 
 class Node(NamedTuple):
-    """A draft token of the tree, and the text that it ends. logprob: of the whole path. parent:
-    index of the node before it; -1 if there is none. back: how many of the text's last tokens the
-    path takes back. ids: of the path's text after the committed ids, None if the text would change
-    those. goes_on: whether a token may follow. absorbed: the target has ruled the text out."""
+    """A draft token of the tree, and the text that it ends.
+
+    logprob: of the whole path. parent: index of the node before it; -1 if there is none. back: how
+    many of the text's last tokens the path takes back. ids: of the path's text after the committed
+    ids, None if the text would change those. goes_on: whether a token may follow. absorbed: the
+    target has ruled the text out, whatever follows it.
+    """
 
     logprob: float
     parent: int

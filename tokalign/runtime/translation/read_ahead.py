@@ -68,8 +68,11 @@ class _Growing:
 def ahead_by_text(
     guesses: TokenTree[TargetId], pair: Pair, tail: list[DraftId], pending: Sequence[bytes]
 ) -> Ahead:
-    """Guesses as the draft's tokenizer spells them after the text. tail: the last ids of the text,
-    which may change. pending: the bytes of its last 0, 1, ... ids. Cost: 5 µs for each guess."""
+    """Guesses as the draft's tokenizer spells them after the text.
+
+    tail: the last ids of the text, which may change. pending: the bytes of its last 0, 1, ... ids.
+    Cost: about 5 µs for each guess.
+    """
     spelled, own, back = pair.target.vocabulary.tokens, pair.draft.vocabulary.tokens, len(tail)
     growing = _Growing(tail)
     paths: list[tuple[bytes, ...]] = []  # of each guess; empty from a special one on

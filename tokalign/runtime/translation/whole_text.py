@@ -31,8 +31,10 @@ _LOOKED_AT = 16
 
 @dataclass(frozen=True, slots=True)
 class RowBoundary:
-    """A boundary after the target token of index `at`. row: of the draft's text, after which a
-    token follows that begins with `partial`."""
+    """A boundary after the target token of index `at`.
+
+    row: of the draft's text, after which a token follows that begins with `partial`.
+    """
 
     row: int
     partial: bytes
@@ -107,9 +109,11 @@ class TokenCovers:
         return self._ids[start:end]
 
     def _of(self, prefix: bytes, token: TargetId) -> Ids:
-        """The draft tokens that begin with `prefix`, the last bytes of which end `token`, i[n],
-        without those whose further bytes would change `token`. A special token is covered by its
-        counterpart."""
+        """The draft tokens that begin with `prefix`, the last bytes of which end `token`, i[n].
+
+        Tokens whose further bytes would change `token` are left out. A special token is covered by
+        its counterpart.
+        """
         data = self.bytes_of(token)
         if not data:
             special = self._special.get(token)
@@ -120,9 +124,11 @@ class TokenCovers:
         return self._ids[start:end][np.array(kept, np.bool_)]
 
     def guess(self, partial: bytes, row: NDArray[Any]) -> TargetId | None:
-        """The most probable next target token by one row of logits f[vocabulary], of whose draft
-        tokens only the most probable are looked at. partial: bytes with which the draft's next
-        token begins."""
+        """The most probable next target token by one row of logits f[vocabulary].
+
+        partial: bytes with which the draft's next token begins. Only the most probable draft tokens
+        are looked at.
+        """
         ids = self.starting_with(partial)
         if not len(ids):
             return None
