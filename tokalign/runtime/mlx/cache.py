@@ -192,7 +192,7 @@ class ModelCache(Generic[Id]):
     def forward(self, tokens: Array, model: Any = None, *, begin: int = UNBOUNDED) -> Array:
         """Logits f[n, vocabulary] of a pass over ids i[n], lazy; `quantize` comes before it.
 
-        model: another one with the same weights and layers (a `TreeModel`'s). begin: the index of
+        model: another one with the same weights and layers (`twin_of`). begin: the index of
         the first id in the context, where embeddings may have been given for some of them.
         The caller notes what the cache holds after the pass.
         Raises: CacheError where a model's attention cannot read a quantized cache.
