@@ -109,6 +109,25 @@ def test_plain_rounds_run_ahead_and_are_timed_from_round_to_round() -> None:
     assert source.asked < 500
 
 
+def test_sources_are_asked_on_beside_plain_passes_after_a_process_was_stopped() -> None:
+    """It stood for ten minutes while they were asked."""
+
+    def asked(stop: float) -> int:
+        device = Device([0.010, 0.012], host=0.003)
+        knowledge = Knowledge(costs=LearnedCosts(PassTimes([0.013, 0.015], weight=0)))
+
+        def takes_time() -> None:
+            device.now += stop if source.asked == 60 else 0.0002
+
+        source = ScriptedSource(None, on_asked=takes_time)
+        watched = Watched(Controller(knowledge, TreeDrafter([source])))
+        run(watched, 1200, device)
+        assert sum(proposal.run_ahead for proposal in watched.proposals) > 1000
+        return source.asked
+
+    assert asked(600.0) > 0.5 * asked(0.0002) > 100
+
+
 @pytest.mark.parametrize("unit", [0.02, 1.0, 50.0])
 @pytest.mark.parametrize(
     ("slow", "paused", "first"),

@@ -57,6 +57,9 @@ _HICCUP = 2.0
 """A round, and the drafting in it, count as at most this many times what was expected: other
 programs may delay them, and a stopped process goes on later."""
 
+_ASKING_SECONDS = 0.05
+"""Free sources take less: noise that no pass hid takes a CPU 30 ms for 152,000 ids."""
+
 _LITTLE = 0.1
 """Plain passes that a trial may read for, whatever models have lost."""
 
@@ -167,7 +170,8 @@ class Controller(Drafter):
 
     def _is_better(self, draft: ModelDraft, offered: Plan, room: int) -> bool:
         """Whether a model is to draft, in place of what the free sources offer. Where it has to
-        read, the rest of the answer, of at most `room` ids, is expected to save that time."""
+        read, the rest of the answer, of at most `room` ids, has to be expected to save that time.
+        """
         plan = draft.plan
         if draft.trial or not draft.reading:
             return draft.trial or (self._pays(plan) and plan.rate > offered.rate)
@@ -181,7 +185,8 @@ class Controller(Drafter):
         return [self._models_losses] if self._free.can_offer else []
 
     def _forbids(self, plan: Plan, *accounts: Losses, by: ModelDraft | None = None) -> bool:
-        """Whether what was lost forbids a round, if it may bring nothing. by: a model, if any."""
+        """Whether what was lost forbids a round, if it may bring nothing. by: who drafts, if it is
+        a model."""
         plain = self.costs.plain
         worst = (self.costs.rows(1 + plan.length) + (by.time if by else 0.0)) / plain - 1.0
         return self.is_timed and any(one.forbids(plain * plan.rate, worst) for one in accounts)
@@ -205,12 +210,11 @@ class Controller(Drafter):
         if not self._free.can_offer or (under_way and not self._asked_beside):
             return EMPTY_TREE, Plan(0, 1.0 / costs.rows(1))
         hopeful = self.is_timed and knowledge.long_drafts.is_due
-        # Noise that was not made during a pass takes a CPU 30 ms for 152,000 ids.
         tree, plan = self._free.offer(
             context.ids,
             limit,
             costs.by_proposed(min(limit, self._free.most), hopeful=hopeful),
-            quick=under_way,
+            quick=under_way,  # without noise, which takes long where no pass hides it
             over=over.rate if self._pays(over) else 0.0,
         )
         self._offers += (self._worth(plan) - self._offers) / _MEMORY
@@ -232,7 +236,8 @@ class Controller(Drafter):
 
     @property
     def _may_ask(self) -> Sequence[DraftingModel]:
-        """The models that may draft in this round: none in the one that reads the prompt."""
+        """The models that may draft in this round. In the one that reads the prompt a draft model
+        would have to read it too."""
         return [] if self.is_timed and not self._begun else self._models
 
     def _model_draft(self, context: Context, limit: int) -> ModelDraft | None:
@@ -335,13 +340,18 @@ class Controller(Drafter):
         costs.rows.count_round()
         if (drafting := self._drafting_time(round_)) is None:
             return
+        drafts = [draft for draft, _ in self._drafted]
+        if all(draft.model.known.drafts.is_calibrated for draft in drafts):
+            usual = max(sum(draft.time for draft in drafts), plain, _ASKING_SECONDS)
+            drafting = min(drafting, _HICCUP * usual)
         took, tokens = self._took(round_, drafting, plain, alone=alone), len(round_.emitted)
         if self._asked_beside:
-            self._asking += (drafting - self._asking) / _ASKING_MEMORY
+            usual = _HICCUP * self._asking or drafting
+            self._asking += (min(drafting, usual) - self._asking) / _ASKING_MEMORY
             share = _ASKING_SHARE / (4 if self._before.bare else 1)
             self._until_asked = round(self._asking / (share * plain))
         # Until one row was timed, an assumed curve may have any unit: nothing counts as lost.
-        lost, by_models = has_unit * (took / plain - tokens), bool(self._drafted)
+        lost, by_models = has_unit * (took / plain - tokens), bool(drafts)
         self.losses.account(lost, tokens, drafted=bool(round_.tree))
         self._models_losses.account(lost * by_models, tokens, drafted=by_models)
 
@@ -365,15 +375,12 @@ class Controller(Drafter):
     def _took(self, round_: Round, drafting: float, plain: float, *, alone: bool) -> float:
         """Learn from the times of a round. Returns: what counts as its time."""
         costs, under_way, runs_ahead = self.costs, self._is_under_way, self._now.run_ahead
-        observed, drafts = drafting, [draft for draft, _ in self._drafted]
-        if all(draft.model.known.drafts.is_calibrated for draft in drafts):
-            # Free sources never take as long as a pass.
-            drafting = min(drafting, _HICCUP * (sum(draft.time for draft in drafts) or plain))
         if round_.tree or not (under_way or runs_ahead):
             expected = costs.rows(round_.rows) + drafting
             costs.rows.observe(round_.rows, max(round_.verification, NO_TIME))
-            if len(drafts) == 1:
-                drafts[0].model.learn_time(drafts[0].plan.length, observed)
+            if len(self._drafted) == 1:
+                draft, _ = self._drafted[0]
+                draft.model.learn_time(draft.plan.length, drafting)
             if round_.tree:  # by what such passes take: this one may have been delayed
                 return min(costs.rows(round_.rows) + drafting, _HICCUP * expected)
             # What waiting for a draft costs in the mean: this round may have been slow.
