@@ -137,6 +137,22 @@ def test_a_wrong_prompt_cache_is_told_whose_caches_it_needs(pair: dict[str, Any]
     assert "draft" not in refusal(**alone)
 
 
+@pytest.mark.parametrize("stream", ["gpu", True, mx.gpu])
+def test_a_stream_that_is_none_of_this_machine_is_refused(
+    pair: dict[str, Any], monkeypatch: pytest.MonkeyPatch, stream: Any
+) -> None:
+    def no_gpu(of: Any) -> None:
+        raise TypeError("a text") if isinstance(of, str) else ValueError("no gpu")
+
+    monkeypatch.setattr(mx, "stream", no_gpu)  # as where there is none
+    given: dict[str, Any] = {**pair, "stream": stream}
+    refused = pytest.raises(UsageError, match=r"^stream has to be a stream of mlx on this machine")
+    with refused:
+        tokalign.stream_generate(prompt=PROMPT, **given)
+    with refused:
+        tokalign.batch_generate(prompts=[PROMPT], **given)
+
+
 def test_messages_for_callers_name_no_option_of_the_command_line() -> None:
     """What both meet is called by its name alone; commands are spelled as they are typed."""
     typed_only = {"chat.py", "cost.py", "decoder.py", "options.py", "weights.py"}

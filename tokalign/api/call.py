@@ -18,6 +18,7 @@ from tokalign.api.assemble import assemble
 from tokalign.api.objects import (
     AnyTokenizer,
     check_model,
+    check_stream,
     language_model,
     make_sampler,
     note_user,
@@ -214,6 +215,7 @@ def speculative_generate_step(
     Yields: (token, logprobs f[vocabulary], from_draft).
     Raises: UsageError, IncompatibleError.
     """
+    check_stream(stream)
     require_integer("max_tokens", max_tokens, least=-1)
     require_integer("num_draft_tokens", num_draft_tokens, least=0)
     if (tokenizer is None) is not (draft_tokenizer is None):

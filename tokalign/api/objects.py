@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import lru_cache
 from numbers import Integral
@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from weakref import ref
 
+import mlx.core as mx
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.sample_utils import greedy_sampler
 from mlx_lm.tokenizer_utils import BPEStreamingDetokenizer, TokenizerWrapper
@@ -60,6 +61,15 @@ def check_draft_model(draft_model: Any, **given: Any) -> None:
             raise UsageError(
                 f"{name} does nothing without draft_model; pass that too, or leave {name} out"
             )
+
+
+def check_stream(stream: Any) -> None:
+    """Raises: UsageError for what is neither None nor a stream or a device of mlx."""
+    with suppress(TypeError, ValueError):  # the latter for a device that is not here
+        if not isinstance(stream, int):  # mlx takes True for a GPU
+            with nullcontext() if stream is None else mx.stream(stream):
+                return
+    raise UsageError(f"stream has to be a stream of mlx on this machine, not {shown(stream)}")
 
 
 def remember_tokenizer(model: Any, tokenizer: AnyTokenizer) -> None:

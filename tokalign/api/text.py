@@ -21,6 +21,7 @@ from tokalign.api.objects import (
     AnyTokenizer,
     as_tokenizer,
     check_draft_model,
+    check_stream,
     detokenizer_of,
     drops_first_space,
     encode,
@@ -29,7 +30,7 @@ from tokalign.api.objects import (
     remember_tokenizer,
     tokenizer_of,
 )
-from tokalign.errors import UsageError, require_integer, require_kind, shown
+from tokalign.errors import UsageError, require_callable, require_integer, require_kind, shown
 from tokalign.names.aliases import check_name
 from tokalign.names.registry import resolve_model
 from tokalign.runtime.decoder import LanguageModel
@@ -163,6 +164,10 @@ def stream_generate(
         raise UsageError("max_tokens is 0; pass how many to generate at most, or -1 for no limit")
     require_kind("grammar", grammar, Grammar)
     require_kind("session", session, str)
+    if prompt_progress_callback is not None:
+        require_callable("prompt_progress_callback", prompt_progress_callback)
+    require_callable("note", note)
+    check_stream(stream)
     chooser = make_sampler(sampling, sampler, logits_processors)
     target: LanguageModel[TargetId] = language_model(model, tokenizer)
     draft = theirs = store = None

@@ -16,13 +16,14 @@ from tokalign.api.assemble import assemble
 from tokalign.api.objects import (
     AnyTokenizer,
     check_draft_model,
+    check_stream,
     encode,
     language_model,
     make_sampler,
     split_cache,
 )
 from tokalign.api.text import shows_options, take_options, totals
-from tokalign.errors import UsageError, require_integer, shown
+from tokalign.errors import UsageError, require_callable, require_integer, shown
 from tokalign.runtime.batch import Batch
 from tokalign.runtime.chat import Prompt
 from tokalign.runtime.decoder import Decoder
@@ -74,6 +75,8 @@ def batch_generate(
     drafting, cache = take_options("batch_generate", options)
     require_integer("completion_batch_size", completion_batch_size, least=1)
     require_integer("prefill_batch_size", prefill_batch_size, least=1)
+    require_callable("note", note)
+    check_stream(stream)
     decoder = assemble(
         language_model(model, tokenizer),
         None if draft_model is None else language_model(draft_model, draft_tokenizer, "draft_"),
