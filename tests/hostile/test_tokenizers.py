@@ -201,7 +201,7 @@ def expressions() -> Iterator[Hostile]:
     yield of_bytes("expression that is a number", pre_tokenizer=number)
 
 
-_NO_ID = "Expected `int`|out of range"
+_NO_ID = "Expected `int`|out of range|the id"
 
 
 def models() -> Iterator[Hostile]:
@@ -393,9 +393,9 @@ def rank_files() -> Iterator[Hostile]:
     lines = rank_lines()
     for case, changed, reason in (
         ("half a line", [*lines, "a290"], "no `base64 rank` in line 262"),
-        ("rank of ten billion", [*lines, "eHg= 9999999999"], "to 9999999999"),
-        ("rank of 30 digits", [*lines, f"eHg= {10**30}"], "to 1000000"),
-        ("negative rank", [*lines, "eHg= -1"], "from -1"),
+        ("rank of ten billion", [*lines, "eHg= 9999999999"], "the id 9999999999"),
+        ("rank of 30 digits", [*lines, f"eHg= {10**30}"], "the id 1000000"),
+        ("negative rank", [*lines, "eHg= -1"], "the id -1"),
         ("rank twice", [*lines, "eHg= 7"], "the id 7 to two tokens"),
         ("token twice", [*lines, f"{lines[256].split()[0]} 300"], "repeated token"),
         ("no base64", [*lines, "!!!! 300"], "download it again"),

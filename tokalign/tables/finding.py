@@ -177,9 +177,9 @@ def read_drafter_config(folder: Path) -> dict[str, Any]:
     config = read_drafter_json(folder)
     if (config.get("format"), config.get("version")) != (DRAFTER_FORMAT, DRAFTER_VERSION):
         raise BundleError(
-            f"{folder} holds no recurrent drafter: its {DRAFTER_CONFIG} is not of the format "
-            f"{DRAFTER_FORMAT!r}, version {DRAFTER_VERSION}; give a folder that {HOW_TO_TRAIN} "
-            "--kind redrafter wrote"
+            f"{folder} holds no recurrent drafter that this program reads: its {DRAFTER_CONFIG} is "
+            f"of the format {config.get('format')!r}, version {config.get('version')!r}, and not "
+            f"{DRAFTER_FORMAT!r}, version {DRAFTER_VERSION}; train one with: {HOW_TO_TRAIN}"
         )
     kinds = {"drafter": dict, "target": dict, "weights": str, "sha256": str, "training": dict}
     for name, kind in kinds.items():

@@ -216,7 +216,7 @@ def _read(path: Path) -> bytes:
         raise MissingAssetError(f"{path} does not exist; {other}") from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise VocabularyError(f"{path} cannot be read ({reason}); {other}") from error
+        raise VocabularyError(f"{path} cannot be read ({reason}); {other} to read") from error
     if not data:
         raise VocabularyError(f"{path} is empty; download it again")
     if len(data) > MAX_FILE_BYTES:

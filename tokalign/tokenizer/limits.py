@@ -31,9 +31,10 @@ def check_ids(ids: Mapping[Any, int]) -> None:
     """Raises: VocabularyError unless every token has an id of its own. Cost: 40 ns a token."""
     values = ids.values()
     if min(values) < 0 or max(values) >= MAX_IDS:
+        wrong = next(token for token in ids if not 0 <= ids[token] < MAX_IDS)
         raise VocabularyError(
-            f"has ids from {min(values)} to {max(values)}, where 0 to {MAX_IDS - 1:,} were "
-            f"expected; {TRY_ANOTHER}"
+            f"has the id {shortened(ids[wrong])} for the token {shortened(wrong)}, where 0 to "
+            f"{MAX_IDS - 1:,} were expected; {TRY_ANOTHER}"
         )
     if len(set(values)) < len(ids):
         [(twice, _)] = Counter(values).most_common(1)

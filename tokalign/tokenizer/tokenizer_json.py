@@ -75,7 +75,7 @@ of the characters that combine with a mark."""
 class _Model(Struct):
     """The model. vocab: a Unigram model lists its tokens in order, with their scores."""
 
-    vocab: dict[str, TokenId] | list[tuple[str, float]]
+    vocab: dict[str, int] | list[tuple[str, float]]
     type: str = "BPE"
     merges: list[str | tuple[str, str]] | None = None
     dropout: float | None = None
@@ -92,7 +92,8 @@ class _Model(Struct):
             if value := getattr(self, key):
                 raise VocabularyError(
                     f"has {key} {shortened(value)}, so that the bytes of a text do not decide "
-                    f"alone about its tokens; {TRY_ANOTHER}"
+                    f"alone about its tokens; "
+                    f"{'set it to null in the file' if key == 'dropout' else TRY_ANOTHER}"
                 )
 
     def ids(self) -> dict[str, int]:
