@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from lab.project import project
 from lab.recorded_proposals import WRONG, ProposalTrace, RecordedProposal, TracedText
-from lab.round_costs import RoundCosts, in_plain_passes
+from lab.round_costs import RoundCosts, in_plain_passes, plain_time
 from tokalign.runtime.cost import CostCurve, Timing
 from tokalign.tables.token_tree import TokenTree
 
@@ -84,5 +84,6 @@ def test_the_host_is_apart_from_the_rows_that_every_other_round_waits_for() -> N
     assert costs.verify(3) + costs.host == pytest.approx(0.03 / 0.008), "C(3) itself"
     assert costs.draft_pass == pytest.approx(0.001 / 0.008)
     assert in_plain_passes(curve.without_draft()).draft_pass == 0
+    assert plain_time(replace(curve, host=0.05)) == pytest.approx(0.005), "half of C(1) at least"
     alone = CostCurve(name="slow", source="measured", rows={1: timing(2.0)})
     assert in_plain_passes(alone).rows == (1.0,)

@@ -17,6 +17,7 @@ from tokalign.errors import BundleError, FingerprintError, MissingAssetError
 from tokalign.tables import bundle, opening
 from tokalign.tables.dictionary import SOURCE
 from tokalign.tables.finding import table_folder
+from tokalign.tables.header import KINDS
 from tokalign.tables.opening import open_alignment, open_dictionary
 
 TARGET = of_merges(b"abc", [(b"a", b"b"), (b"ab", b"c")])
@@ -208,3 +209,7 @@ def test_tables_go_with_their_tokenizer(folders: Folders, opened: list[str]) -> 
     del again, table, read_again
     collect()
     assert left() is None
+
+
+def test_every_kind_of_tables_has_a_reader() -> None:
+    assert opening._READERS.keys() == KINDS.keys()
