@@ -65,6 +65,11 @@ class _Turn:
         return self.reads
 
     @property
+    def chosen(self) -> Array:
+        assert self.choices is not None
+        return self.choices.chosen
+
+    @property
     def result(self) -> Round | Exception:
         found = self.failure or self.round
         assert found is not None
@@ -170,7 +175,7 @@ class SharedPasses:
         ready = [turn.verifier.may_run_ahead(turn.proposal) for turn in going_on]
         if not going_on or not all(ready):
             return
-        chosen = [turn.choices.chosen for turn in going_on if turn.choices is not None]
+        chosen = [turn.chosen for turn in going_on]
         logits = self._model.feed([turn.verifier.session for turn in going_on], chosen)
         following: list[Array] = []
         for turn, part in zip(going_on, logits, strict=True):

@@ -213,7 +213,8 @@ _PARTS = ("<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>")
 
 
 def with_thinking(tokenizer: Tokenizer[Id], variables: Mapping[str, object]) -> dict[str, object]:
-    """Variables of a template and whether to think: as in mlx-lm, if the model marks thoughts."""
+    """Variables of a template and whether to think: mlx-lm lets a model that marks its thoughts
+    think unless it is told not to."""
     specials = tokenizer.vocabulary.special_ids.keys()
     thinks = any(specials >= {*marks} for marks in (*THOUGHTS, _PARTS))
     return {"enable_thinking": thinks, **variables}

@@ -66,13 +66,15 @@ class Machine:
 class CostCurve:
     """Costs of passes on one machine, after `context` ids.
 
-    source: where the figures come from, and every assumption behind them. machine: None for a curve
-    that was not measured by `tokalign calibrate`. unit: "seconds", or "plain passes" where only
-    ratios are known. host: the part of C(1) that plain decoding hides by running ahead. rows: C(m)
-    of rounds that do not, by the number of rows m; some may be missing. draft_pass: of the draft
-    model or a block drafter, or a beam search of one step; None where it is unknown. tree_pass: of
-    a draft model after several texts at once, or a further step of a beam search. notes: what
-    `tokalign calibrate` found besides, see `docs/metrics.md`.
+    source: where the figures come from, and every assumption behind them.
+    machine: None for a curve that was not measured by `tokalign calibrate`.
+    unit: "seconds", or "plain passes" where only ratios are known. host: the part of C(1) that
+    plain decoding hides by running ahead; C(1), C(2), ... are of rounds that do not.
+    rows: C(m) by the number of rows m; some m may be missing.
+    draft_pass: of the draft model or a block drafter, or a beam search of one step; None where it
+    is unknown. tree_pass: of a draft model that grows a tree, where each pass goes on after several
+    texts, or a further step of a beam search.
+    notes: what `tokalign calibrate` found besides, see `docs/metrics.md`.
     """
 
     name: str
@@ -129,7 +131,8 @@ class CostCurve:
 
     @classmethod
     def from_json(cls, saved: Any, *, name: str) -> Self:
-        """Read what `to_json` wrote. Raises: UsageError, with `name`, for anything else."""
+        """Read what `to_json` wrote. Raises: UsageError, with `name`, for anything that is not a
+        curve of this version."""
         try:
             if (saved["format"], saved["version"]) != (FORMAT, VERSION):
                 raise ValueError(f"it has format {saved['format']} version {saved['version']}")

@@ -50,8 +50,9 @@ from tokalign.tokenizer.vocabulary import DraftId, Id, TargetId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LanguageModel(Generic[Id]):
-    """A model with its tokenizer, typed by whose ids it speaks. model: an mlx-lm model. name: its
-    Hub repository, or else what it was loaded by. stop_ids: end its output."""
+    """A model with its tokenizer, typed by whose ids it speaks. model: an mlx-lm model. folder:
+    where its files are, if known. name: its Hub repository, or else what it was loaded by.
+    stop_ids: end its output."""
 
     model: Any
     tokenizer: Tokenizer[Id]
@@ -142,7 +143,8 @@ class Decoder:
         return Prompt(target=ours, draft=theirs)
 
     def remember(self) -> None:
-        """Have the target's top-k logits written soon, if they are to be remembered."""
+        """Have the target's top-k logits written in a while, if they are to be remembered
+        (`written_later.py`)."""
         store = self.drafting.logits
         if isinstance(store, RememberedStore):
             LATER.ask(store.save)
@@ -308,7 +310,8 @@ def ends_of(
     trust_remote_code: bool = False,
 ) -> frozenset[Id]:
     """The ids that end an output of the model in `folder`: with "all" those of `stop_ids`, with
-    "mlx-lm" those of mlx-lm. Raises: UsageError for another `ends`."""
+    "mlx-lm" those of mlx-lm, which knows no roles of special tokens. Raises: UsageError for another
+    `ends`."""
     if ends == ALL_ENDS:
         return stop_ids(tokenizer, config)
     if ends != MLX_LM_ENDS:

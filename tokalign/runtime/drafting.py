@@ -57,13 +57,17 @@ def no_alignment() -> Alignment:
 class Drafting:
     """How to draft: the options, and what was opened for them.
 
-    options: with nothing left open but the length of drafts. packs: give the dictionaries to draft
-    with after a prompt; None if `dictionary` is for all. alignment: gives the pair's tables, if a
-    translation needs them. costs: by which a hybrid decides where there is no knowledge. logits:
-    the target's top-k logits so far; None keeps them for a request alone. known_rows: what every
-    store of this kind begins with. outputs: other texts to copy from. knowledge: by which the
-    controller chooses every draft length; None where lengths are given. model_worth, mixing: what
-    was learned of each model where lengths are given, and of sources; requests share both.
+    options: with nothing left open but the length of drafts.
+    packs: give the dictionaries to draft with after a prompt, see `build.installed_packs`; None if
+    `dictionary` is for all.
+    alignment: gives the pair's tables, if a translation needs them.
+    costs: by which a hybrid decides where there is no knowledge.
+    logits: the target's top-k logits so far; None keeps them for a request alone. known_rows: what
+    every store of this kind begins with.
+    outputs: other texts to copy from.
+    knowledge: by which the controller chooses every draft length; None where lengths are given.
+    model_worth: what was learned of each model where lengths are given; mixing: of sources.
+    Requests share both.
     """
 
     options: DraftingOptions = PLAINLY

@@ -184,7 +184,8 @@ class TextStream:
     tokens (stop ids) nothing. The dummy prefix of a segment is dropped: after every special token
     but the unknown one, which stands within a text, and at the start if `prompt` ends a segment.
     Otherwise the text is what the tokenizer itself decodes from the ids, wherever these are cut.
-    stop_string: the one that ended it, if one did. Raises: UsageError for an empty stop string.
+    stop_string: the one that ended the text, if one did.
+    Raises: UsageError for an empty stop string.
     """
 
     def __init__(

@@ -48,11 +48,14 @@ class Limits:
     """Bounds of one generation.
 
     max_tokens: output tokens; None for no bound. context_length: prompt and output together.
-    stop_ids: the first of them in the output is emitted and ends it. completes_stop: whether an id
-    completes a stop string, and so is the last one; asked once for every id, in order. target: the
-    session that verifies, whose cache bounds drafts, too. drafts_last_id: propose even the last id
-    that may be emitted. That costs a row and saves no pass, but mlx-lm does it, and says which
-    tokens were drafted. stops: numbers of ids of the prompt after which reading it pauses.
+    stop_ids: the first of them in the output is emitted and ends it.
+    completes_stop: whether an id completes a stop string, which makes it the last one of the
+    output; asked once for every id, in order.
+    target: the session that verifies. Its cache says how far drafts can be taken back, where it is
+    quantized, and how many ids the next pass reads once more.
+    drafts_last_id: propose even the last id that may be emitted. That costs a row and saves no
+    pass, but mlx-lm does it, and says which tokens were drafted.
+    stops: numbers of ids of the prompt after which reading it pauses.
     """
 
     max_tokens: int | None
@@ -85,7 +88,8 @@ class Limits:
         return most
 
     def fitting(self, proposal: Proposal) -> Proposal:
-        """The same without ids that the target lacks, as tables and draft models may know more."""
+        """The same without ids that the target lacks. Tokenizers, tables and draft models may know
+        more ids than the target has rows."""
         if self.target is None:
             return proposal
         tree = proposal.tree.below(self.target.vocabulary_size)
@@ -222,6 +226,7 @@ class TargetVerifier:
 
     One pass over the last committed id and the proposal gives the target's choice after each of
     them; the proposal is accepted as far as it agrees. So drafting changes speed, never output.
+    At most one path of a tree agrees, as a choice depends on its position and not on its row.
     store: is told the target's top-k logits after every row, while the next pass runs.
     constraint: the grammar that the output follows. Its masks are made while the pass runs.
     """

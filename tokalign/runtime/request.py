@@ -19,12 +19,15 @@ from tokalign.tokenizer.vocabulary import TargetId
 class Request:
     """What to generate after a prompt, and how.
 
-    max_tokens: None for as many as the context holds. grammar: what the output has to match; a
-    constraint is that after this prompt. stop: the output ends before these texts, or this text.
-    stop_ids: end it, and have no text; None for the target's. silent: other ids without text.
-    ends_with_context: whether the target's context length ends it. options: how to draft; None for
-    the decoder's own. outputs: other texts to copy from. logits: a store of the target's top-k
-    logits that lasts longer than the request. Raises: UsageError for a wrong argument.
+    max_tokens: None for as many as the context holds. sampler: greedy by default.
+    grammar: what the output has to match; a constraint is that after this prompt.
+    stop: the output ends before these texts, or this text. stop_ids: end it, and have no text; None
+    for the target's. silent: other ids without text.
+    ends_with_context: whether the target's context length ends it.
+    options: how to draft; None for the decoder's own. outputs: other texts to copy from, such as
+    earlier outputs of the same session. logits: a store of the target's top-k logits that lasts
+    longer than the request.
+    Raises: UsageError for a wrong argument.
     """
 
     prompt: Prompt

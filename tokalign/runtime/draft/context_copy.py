@@ -139,9 +139,9 @@ class ContextCopy:
         copied = None if occurrence is None else self.copied(occurrence)
         resumed = self.resumed(passage) if passage.run else None
         found = [one for one in (copied, resumed) if one is not None]
-        if copied and resumed:
-            found.sort(key=itemgetter(1), reverse=True)
-            del found[1 if copied[0] == resumed[0] else 2 :]
+        found.sort(key=itemgetter(1), reverse=True)
+        if len(found) > 1 and found[0][0] == found[1][0]:
+            found.pop()
         return [(token, log(p / (1.0 - p))) for token, p in found if token != SEPARATOR]
 
     def resumed(self, passage: Passage) -> tuple[TargetId, float] | None:
@@ -191,7 +191,8 @@ class ContextCopy:
         return Passage(left, left + gap, 0, gap)
 
     def copied(self, occurrence: Occurrence) -> tuple[TargetId, float] | None:
-        """What followed the latest occurrence, if anything, and how probably it is right now."""
+        """What followed the latest occurrence, and how probably it is right now; nothing for a
+        match that ends with the text."""
         length, _, latest = occurrence
         text = self.automaton.ids
         if latest == len(text):

@@ -87,8 +87,10 @@ class PassTimes:
     ratio of its neighbours. So a curve of another machine, or one in another unit, is right once a
     few counts have been seen. A count that seems dear is not used, so that nothing would show it
     cheap again. While it is not seen, it fades to the ratio of a pass over 1, the more slowly the
-    more often it was observed, and is tried again in the end. Several threads may use one object.
-    prior: times of 1, 2, ... in any unit, worth `weight` observations; 0 if its unit is unknown.
+    more often it was observed, and is tried again in the end.
+    Several threads may use one object: a value that is kept for speed is replaced as a whole.
+    prior: times of 1, 2, ... in any unit.
+    weight: how many observations the prior is worth; 0 where even its unit is unknown.
     """
 
     def __init__(self, prior: Sequence[float], *, weight: float) -> None:

@@ -66,7 +66,10 @@ class BlockAnswer(Answer):
 
     A state is the position of the last id, -1 for the text, and that id if the block knows what
     comes after it. So where another source knows a path, the block's probabilities join it at every
-    depth, on every branch. positions, links: as of `dflash_session.Guess`.
+    depth, on every branch. Few trees reach the last positions, so log-odds are computed where they
+    are asked for.
+    positions: for each position its most probable ids. links: for each position but the last, those
+    of the next one after some of its ids; empty if none are known.
     """
 
     def __init__(
@@ -254,9 +257,11 @@ class Growth:
                 return
             node = self._seen + 1
             self._mixer.learn(self._candidates[node], token, self._depths[node])
-            found = zip(self.parents, self.ids, strict=True)
-            key = self._seen, token
-            self._seen = next((index for index, pair in enumerate(found) if pair == key), None)
+            before, self._seen = self._seen, None
+            for index, parent in enumerate(self.parents):
+                if parent == before and self.ids[index] == token:
+                    self._seen = index
+                    break
 
     def best_tree(
         self, times: Sequence[float], *, all_rows: bool, over: float = 0.0
@@ -280,7 +285,8 @@ class Growth:
         return self.first(count), Plan(count, rate, tokens)
 
     def best_chain(self, times: Sequence[float]) -> tuple[TokenTree[TargetId], Plan]:
-        """The branch, or part of one, with the best expected rate. times: as of `best_tree`."""
+        """The branch with the best expected rate, or its part with that rate. times: as of
+        `best_tree`."""
         while self.next_reached() > _LEAST_OF_CHAIN and len(self.ids) < self._limit:
             self.grow()
         tokens = [1.0]

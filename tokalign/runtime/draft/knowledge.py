@@ -175,11 +175,12 @@ class ModelKnowledge:
 @dataclass(slots=True, kw_only=True)
 class Knowledge:
     """What is known of one machine, one target and what drafts; it holds nothing of any text.
-    Requests share it, and each begins with what the latest one had learned about offers and losses.
 
-    models: of each model that drafts, by its kind. long_drafts, plain_timings, doubts: when a draft
-    is made longer than expected to be best, and when plain decoding is timed: now and then, and
-    again because its times cannot be. rounds, plain_rounds: so far, and those without a proposal.
+    Requests share it, and each begins with what the latest one had learned about offers and losses.
+    models: of each model that drafts, by its kind. long_drafts, plain_timings: when a draft is made
+    longer than expected to be best, and a round has no draft so that it can be timed. doubts: when
+    plain decoding is timed again because its times cannot be.
+    rounds, plain_rounds: of all requests so far, and those of them without a proposal.
     offers: what waiting for the free sources' offers is worth, in plain passes a round.
     """
 

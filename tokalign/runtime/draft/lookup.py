@@ -61,8 +61,9 @@ class BlockTrust:
     It is the one whose first guess was lately right most often, counted in prose and in code apart.
     So a fence changes who is asked at once, and another language within two dozen ids. A second
     one besides would hold its silence against the best (`lab/results/packs.md`); but `chat`, which
-    has weights of its own, is asked beside it. tokens: the bytes of the target's ids; without them
-    all of a text is one block. Cost: 8 µs for each emitted id and dictionary.
+    has weights of its own, is asked beside it.
+    tokens: the bytes of the target's ids; without them all of a text is one block.
+    Cost: one look-up for each emitted id and dictionary, about 8 µs.
     """
 
     def __init__(self, tables: Mapping[str, Dictionary], tokens: Sequence[bytes]) -> None:
@@ -206,16 +207,21 @@ class LogitStore:
 
     A pass computes the target's distribution after every row of a proposal, and verification uses
     one id of each. The store keeps the top `KEPT` ids of every row, whether the row was accepted or
-    not, under the last one, two and three ids before it. Probabilities are those of the raw logits,
-    so requests with different options may share a store; what they are worth under a request's own
-    options is learned (`mixing.py`).
+    not, under the last one, two and three ids before it. A later round that meets these ids again
+    finds what the target expected there.
+
+    Probabilities are those of the raw logits: at temperature 1, before processors and filters. They
+    do not depend on the options of a request, so requests with different options may share a store;
+    what they are worth under a request's own options is learned (`mixing.py`).
 
     The store is a hash table with a fixed number of slots, each of which keeps the latest row that
-    fell to it. It serves one conversation or one session, of one target. Several threads may use
-    it: a slot that one of them reads while another writes can give a wrong guess, never a wrong
-    output. known: rows to begin with. slots: a power of two. learned: from how many passes.
+    fell to it. So an update takes constant time, and memory is the same for every vocabulary.
     Source: the adjacency matrix of Token Recycling (Luo et al., 2024) and the confidence matrix of
     UniSpec, which are keyed by the last id alone.
+
+    It serves one conversation or one session, of one target. Several threads may use it: a slot
+    that one of them reads while another writes can give a wrong guess, never a wrong output.
+    known: rows to begin with. slots: a power of two. learned: how many passes it has learned from.
     """
 
     width = KEPT

@@ -25,7 +25,8 @@ _PROMISE, _FIRST_WAIT, _LONGEST_WAIT = 1.25, 2.0, 1024.0
 
 @dataclass(slots=True)
 class Balance:
-    """What drafting has lost, in bare plain rounds, and the tokens since. share: of the bound."""
+    """What drafting has lost, in bare plain rounds, and the tokens meanwhile. share: of what may be
+    lost."""
 
     lost: float = 0.0
     tokens: int = 0
@@ -44,9 +45,10 @@ class Balance:
 
 @dataclass(slots=True, kw_only=True)
 class Losses:
-    """Whether drafting of one request has to rest, because it has lost what it may lose: a share of
-    its own tokens, and all requests together one of all their tokens.
+    """Whether drafting of one request has to rest, because it has lost what it may lose.
 
+    A request may lose a share of its own tokens, and all together one of all their tokens. So a
+    session of short requests may lose what one long request may.
     A rest must not outlast its cause, which may have been another text or a slow moment of the
     machine. So a draft that promises much is tried, the sooner the more it promises: one that
     promises twice plain decoding's rate after `_FIRST_WAIT` rounds, and after twice as many

@@ -155,9 +155,10 @@ class Mixer:
         allows: Callable[[TargetId], bool] | None = None,
         recent: Container[TargetId] = (),
     ) -> tuple[list[Candidate], list[float]]:
-        """The ids that may come next with a probability of at least `least`, in no order, and their
-        probabilities given the noise. Where that is known, less probable ones are among them: to
-        learn only from those that the noise lifts would be biased.
+        """The ids that may come next with a probability of at least `least`, in no order.
+
+        Returns: them, and their probabilities given the noise. Where that is known, less probable
+        ones are among them: to learn only from those that the noise lifts would be biased.
 
         answers: of the sources that expect anything. stated: what a source finds less probable than
         this is not looked at. noise: e to the noise that the target will choose with, by id, where

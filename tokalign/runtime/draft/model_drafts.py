@@ -91,8 +91,9 @@ class DraftingModel:
 
 
 class ModelDraft(NamedTuple):
-    """What a model is to draft, in steps. trial: although it is not expected to pay. reading: time
-    of what it has to read before. offer, beside: what the free sources would propose instead."""
+    """What a model is to draft, in steps. trial: although it is not expected to pay. reading: the
+    time of what it has to read before. offer, beside: what the free sources would propose instead.
+    """
 
     model: DraftingModel
     plan: Plan

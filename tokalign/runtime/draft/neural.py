@@ -45,8 +45,10 @@ class Acceptance:
     """How often the i-th id of a draft is right if the ids before it are, by position.
 
     A position with few trials is expected to be as good as all positions after the first together,
-    and these as good as the first, which is `start` before any trial. So a few unlucky trials at
-    one position do not keep drafts short for good. usual: of all requests.
+    and these as good as the first. So a few unlucky trials at one position do not keep drafts short
+    for good.
+    start: expected of the first position before any trial. usual: of all requests, what one request
+    begins with.
     """
 
     def __init__(self, *, start: float = 0.5, usual: Acceptance | None = None) -> None:

@@ -15,7 +15,8 @@ ROOT = 0
 
 
 class Occurrence(NamedTuple):
-    """A suffix of `length` ids that occurred before, and where it first and last ended."""
+    """A suffix of `length` ids that occurred before; its first and latest occurrence end after this
+    many ids of the text."""
 
     length: int
     first: int
@@ -45,7 +46,7 @@ class SuffixAutomaton:
     Example: after "a b c a b" the longest suffix that occurred before is "a b", after 2 ids.
     Source: Blumer et al., "The smallest automaton recognizing the subwords of a text" (1985), built
     online; SAM-Decoding (Hu et al., 2024) uses it for speculation.
-    Cost: amortized O(1) per id, 2-3 µs; about 530 bytes per id.
+    ids: all of the text so far. Cost: amortized O(1) per id, 2-3 µs; about 530 bytes per id.
     """
 
     def __init__(self, ids: Iterable[TargetId] = ()) -> None:
@@ -91,7 +92,8 @@ class SuffixAutomaton:
         return Occurrence(length, self._first[state], self._latest[state]) if length else None
 
     def advance(self, place: Place, token: TargetId) -> Place:
-        """The place of the longest match after one more id. Cost: amortized O(1)."""
+        """The place of the longest match after `token` is read, which need not extend the text.
+        Cost: amortized O(1)."""
         state, length = place.state, place.length
         while token not in self._next[state]:
             if state == ROOT:

@@ -38,13 +38,17 @@ FREE_ROWS = Costs(rows=(1.0,))
 
 
 class TreeDrafter(Drafter):
-    """Proposes the best tree of all its sources, by expected tokens per time, for one request.
+    """Proposes the best tree of all its sources, by expected tokens per time.
 
-    noise: of the coming choices, where the target samples. costs: of passes, where nobody else
-    gives them. max_tokens: the most ids of a proposal. rows: propose so many, whatever they cost;
-    fewer only where the sources know no more. branches: whether a proposal may be a tree; else it
-    is a chain. mixing: what was learned about sources; requests may share it. constraint: the
-    grammar that the output follows. size: how many ids the target has.
+    One object serves one request.
+    costs: of passes, where nobody else gives them. max_tokens: the most ids of a proposal. rows:
+    propose so many, whatever they cost; fewer only where the sources know no more. branches:
+    whether a proposal may be a tree; else it is a chain.
+    mixing: what was learned about sources; requests may share it.
+    noise: of the coming choices, where the target samples.
+    constraint: the grammar that the output follows. What it forbids is not proposed, and what it
+    forces is, as a chain.
+    size: how many ids the target has.
     """
 
     def __init__(
@@ -84,7 +88,8 @@ class TreeDrafter(Drafter):
 
     @property
     def has_read(self) -> bool:
-        """Whether the sources have read the text, of which a prompt takes the most time."""
+        """Whether the sources have read the text: all of a prompt at once, so later reading takes
+        little time."""
         return self._at >= 0
 
     def propose(self, context: Context, limit: int) -> Proposal:

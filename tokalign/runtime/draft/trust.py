@@ -25,7 +25,8 @@ one situation."""
 
 
 class Shift:
-    """What is known of one situation: the factor of the odds of guesses, and what it rests on."""
+    """What is known of one situation. factor: what the odds of guesses are multiplied by.
+    information: what that rests on."""
 
     __slots__ = ("factor", "information")
 
@@ -48,9 +49,11 @@ class Trust:
     It is a shift in log-odds, which holds for all probabilities alike, so that a text that repeats
     itself is recognized within a dozen tokens. A table of observed frequencies has to learn each
     probability separately. Source: the secondary estimation of Mahoney's, reduced to the bias term.
-    The step is that of a Bayesian estimate of the shift (a normal prior, Laplace's approximation),
-    but never smaller than `rate`, so that trust follows a text that changes. of: the shifts, by
-    situation. Whoever guesses keeps the shift, to learn from it.
+    The step is that of a Bayesian estimate of the shift (a normal prior, Laplace's approximation).
+    It is large at first and gets smaller with every informative guess, but never smaller than
+    `rate`, so that trust follows a text that changes.
+    of: the shifts, by situation. Whoever guesses keeps the shift, so that nothing is looked up
+    again when it is learned from.
     """
 
     def __init__(self, *, rate: float) -> None:

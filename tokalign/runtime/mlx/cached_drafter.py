@@ -54,7 +54,8 @@ class CachedDrafter(TrainedDrafter):
         return outputs if self.goes_on_normed else self.norm(outputs)
 
     def logits(self, outputs: Array) -> Array:
-        """Outputs f[n, width] -> logits f[n, vocabulary of the target]."""
+        """Outputs f[n, width] -> logits f[n, vocabulary of the target], -inf for ids that its head
+        does not know."""
         return self._ends.unembed(self.normed(outputs).astype(self._ends.dtype))
 
     def layers_after(self, watched: Array) -> list[Any]:

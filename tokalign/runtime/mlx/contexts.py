@@ -95,7 +95,8 @@ class Chain:
 
     def take_over(self, other: Chain) -> None:
         """Take over the states that this request can have begun with: all of the same prompt, the
-        longest of an earlier turn, and those that any conversation may share."""
+        longest of an earlier turn, and those that any conversation may share.
+        """
         common = common_prefix(self.ids, other.ids)
         for length, state in self.states.items():
             if length > common and can_cut_back(state.layers, length - common):

@@ -123,7 +123,8 @@ class DFlashSession:
 
 
 def listed_rows(found: Array, values: Array) -> list[Listed]:
-    """Ids i[n, m] and log-probabilities f[n, m] of n places, without what is impossible or NaN."""
+    """The ids i[n, m] and log-probabilities f[n, m] of n places, without what is impossible or no
+    number."""
     rows = zip(cast("list[list[TargetId]]", found.tolist()), values.tolist(), strict=True)
     by_value = itemgetter(1)
     ranked = [sorted(zip(*row, strict=True), key=by_value, reverse=True) for row in rows]

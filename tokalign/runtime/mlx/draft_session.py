@@ -183,7 +183,8 @@ class DraftModelSession(ModelSession[DraftId]):
         return None if self._short is None else self._short.columns
 
     def _computed(self, rows: Array) -> Array:
-        """f32[n, columns] of rows f[n, vocabulary]: `exp` of all ids takes a CPU 3.4 ms a row."""
+        """f32[n, columns] of rows f[n, vocabulary]: `exp` of all ids of Gemma 3 takes a CPU 3.4 ms
+        a row, where a pass takes 130."""
         columns = self._columns
         rows = rows if columns is None else mx.take(rows, columns, axis=-1)
         return rows.astype(mx.float32)
@@ -193,7 +194,8 @@ class DraftModelSession(ModelSession[DraftId]):
         return places if columns is None else columns[places]
 
     def _project(self, firsts: FirstIds, rows: Array) -> ToTargetIds:
-        """The tables for these rows, on the device; mostly those of the round before."""
+        """The tables for these rows, on the device. A request asks for the same ones in most
+        rounds."""
         known, columns = self._projection, self._columns
         if known is None or known.firsts is not firsts or self._projected is not columns:
             ids = np.arange(rows.shape[-1]) if columns is None else np.array(columns)
@@ -297,5 +299,6 @@ class ToTargetIds:
         return logprobs + gained[:, self._first]
 
     def most_probable(self, row: Array, chosen: Array) -> Array:
-        """The column i[1] of the most probable id of a row that begins with the target's i[1]."""
+        """The column i[1] of the most probable id of a row f[1, columns] that begins with `chosen`,
+        a target id i[1]."""
         return mx.argmax(mx.where(self._first == chosen, row, -mx.inf), axis=-1)

@@ -179,7 +179,8 @@ def _loaded(_: Any) -> dict[tuple[Path, FileState | None], TrainedDrafter]:
 
 
 def named_drafter(folder: Path, target: Target, *, note: Note = lambda _: None) -> TrainedDrafter:
-    """As `load_drafter`, read once for a model while it is the same. note: told where it is."""
+    """The drafter in a folder as it is now, read once for a model. `note` is told where it is.
+    Raises: as `load_drafter`."""
     loaded = _loaded(target.model)
     key = folder.absolute(), file_state(folder / DRAFTER_CONFIG)
     if key not in loaded:

@@ -47,7 +47,8 @@ class FirstLayer(TransformerBlock):  # type: ignore[misc]
 
 
 class Eagle3Drafter(TapsDrafter, CachedDrafter):
-    """The network. attend: makes the attention of a layer. Raises: as `TapsDrafter`."""
+    """The network. attend: what makes the attention of a layer. Raises: IncompatibleError for a
+    target of another size."""
 
     def __init__(self, config: Eagle3Config, target: Any, attend: type[Any] = Attention) -> None:
         super().__init__(config, target)

@@ -108,7 +108,8 @@ class Gemma4Assistant(TrainedDrafter):
         return self.post_projection(x), logits
 
     def seen(self, layers: Sequence[Any]) -> Seen:
-        """What a step sees of the target's cache. Raises: IncompatibleError for a quantized one."""
+        """What a step sees of the target's cache. Raises: IncompatibleError for a cache of another
+        kind, such as a quantized one."""
         return {kind: _contents(layers[index]) for kind, index in self._last.items()}
 
     has_head = True

@@ -106,8 +106,9 @@ def as_head(module: Any) -> Callable[[Array], Array]:
 
 
 def body_and_head(model: Any) -> tuple[Any, Any] | None:
-    """All before a model's head, and the head, whose rows times hidden states are the logits of
-    ids; None for a model where a trial shows that they are not."""
+    """All before a model's head, and the head, whose rows times hidden states are the logits, so
+    that those of some ids can be computed; None for a model where a trial shows that they are not.
+    """
     head, body = find_head(model), getattr(model, "model", None)
     if head is None or body is None or {"scales", "bias"} & {*head}:
         return None

@@ -24,7 +24,8 @@ class _Pass:
 
 
 class PassesAhead(local):
-    """A thread's passes that have begun and were not read yet, of each session the newest."""
+    """The passes that have begun and were not read yet, the oldest first, of each session the
+    newest; each thread has its own."""
 
     def __init__(self) -> None:
         self.passes: list[_Pass] = []

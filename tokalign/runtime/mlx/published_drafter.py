@@ -123,7 +123,8 @@ class TapsDrafter(TrainedDrafter):
         return self._ends.embed(ids) * self._scale
 
     def among_all(self, logits: Array) -> Array:
-        """f[..., draft vocabulary] -> f[..., vocabulary of the target], -inf for unknown ids."""
+        """f[..., draft vocabulary] -> f[..., vocabulary of the target], -inf for ids that its head
+        does not know."""
         if self._ids is None:
             return logits
         return among_all(logits, self._ids, self._ends.vocabulary_size)

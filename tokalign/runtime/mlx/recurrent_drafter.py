@@ -3,9 +3,11 @@
 It reads the hidden state that chose the last committed id, then one id after another, and gives the
 probabilities of the next one. It uses the target's embedding and, unless it has a head of its own,
 the target's output head, quantized or not.
-It has no cache.
 Source: ReDrafter (Cheng et al., 2024), section 3.1; the code published with it
 (apple/ml-recurrent-drafter), which starts from the state zero and reads the committed id first.
+
+It has no cache: a round starts from the target's hidden state in the row that chose the last
+committed id, which the target's session has kept.
 """
 
 from __future__ import annotations

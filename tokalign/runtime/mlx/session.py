@@ -220,11 +220,12 @@ _BLOCK = 128
 
 
 def top_k(logprobs: Array, count: int) -> tuple[Array, Array]:
-    """The top `count` ids i[rows, count] and their log-probabilities, unsorted; where fewer are
-    possible, ids may repeat, with the log-probability -inf. logprobs: f[rows, vocabulary].
+    """The top `count` ids i[rows, count] and their log-probabilities of the same shape, unsorted.
 
     They are in the `count` blocks of ids with the largest maxima. So the maxima are sorted, and the
     ids of those blocks: 0.5 ms for 16 rows of 32,128 ids on a CPU, where sorting all took 17.
+    logprobs: f[rows, vocabulary]. Where fewer than `count` ids are possible, ids may repeat, with
+    the log-probability -inf.
     """
     rows, width = logprobs.shape
     missing = -width % _BLOCK

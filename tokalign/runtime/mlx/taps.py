@@ -98,7 +98,8 @@ class KeptRows:
         self._add(_Pass(end, end + 1, EMPTY_TREE, rows, token))
 
     def before_last(self, ids: Sequence[int]) -> Array | None:
-        """The row f[1, width] that chose the last of `ids`; None if no recent pass has."""
+        """The row f[1, width] that chose the last of `ids`; None if no recent pass has computed it,
+        as before the first pass."""
         return self._rows_of(ids, len(ids) - 2)[1]
 
     def take(self, ids: Sequence[int], first: int) -> tuple[int, Array | None]:
@@ -198,5 +199,5 @@ class LayerOutputs:
 
 
 def taps_of(model: Any, layers: Sequence[int]) -> KeptRows:
-    """The outputs of some layers. Raises: as `LayerOutputs`."""
+    """The latest rows of `LayerOutputs`. Raises: as that."""
     return KeptRows(LayerOutputs(model, layers), MOST_ROWS)

@@ -1,4 +1,5 @@
-"""What is asked of a drafter that was trained for one target, and what it uses of the target."""
+"""What is asked of a drafter that was trained for one target, whatever its format, and what it uses
+of the target."""
 
 from __future__ import annotations
 
@@ -47,7 +48,8 @@ class TargetEnds:
 
     @classmethod
     def of(cls, model: Any) -> TargetEnds:
-        """Those of an mlx-lm model, without the factors of its logits. Raises: as `head_of`."""
+        """The matrices of an mlx-lm model, without the factors of its embeddings and logits.
+        Raises: as `head_of`."""
         embedding, head = embedding_of(model), head_of(model)
         # Rows are taken of a linear layer as of an embedding, quantized or not.
         rows = nn.QuantizedEmbedding.__call__ if "scales" in head else nn.Embedding.__call__
@@ -85,7 +87,8 @@ class TrainedDrafter(nn.Module, ABC):  # type: ignore[misc]
     _ends: TargetEnds
 
     def watch(self, model: Any) -> KeptRows:
-        """Keep what it reads of its target's passes. Raises: IncompatibleError."""
+        """Keep what it reads of the passes of its target, such as the last hidden states. Raises:
+        IncompatibleError."""
         return state_rows(model)
 
     @abstractmethod

@@ -179,7 +179,8 @@ def _can_hold_trees(cache: Sequence[Any]) -> bool:
 
 class _Traced:
     """Stands for a cache in a traced pass. Its offset is no number, and the log counts the masks
-    it was asked for and the arrays that were made of its offset."""
+    it was asked for and the arrays that were made of its offset.
+    """
 
     def __init__(self, leaf: Any, log: Counter[str]) -> None:
         vars(self).update(_leaf=leaf, _log=log, offset=Offset(log))

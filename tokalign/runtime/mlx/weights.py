@@ -126,7 +126,8 @@ def _lay_over(model: Any, adapter: Path) -> None:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """A folder's configuration as mlx-lm reads it; {} without one. Raises: MissingAssetError."""
+    """The configuration of a model's folder as mlx-lm reads it; {} if there is none. Raises:
+    MissingAssetError."""
     if not (folder / "config.json").is_file():
         return {}
     with _loading(folder):
@@ -171,7 +172,8 @@ def content_fingerprint(model: Any) -> str:
 
 
 def write_weights(path: Path, weights: dict[str, Any], notes: dict[str, str] | None = None) -> None:
-    """Write a safetensors file, and the folders it lies in. Raises: UsageError or OutputError."""
+    """Write a safetensors file, and the folders it lies in. Raises: UsageError or OutputError if it
+    cannot be written."""
     # An open file, not a path: mlx would hide why a write failed.
     with appearing(path, parents=True) as temporary, temporary.open("wb") as file:
         mx.save_safetensors(file, weights, notes)

@@ -145,7 +145,8 @@ class ContextWindow:
     as many ids as the former has alone.
 
     Source: the MLX-LM fork of the Polish study. Dropping by count loses what is merged across the
-    boundary. Unlike the fork this takes text as bytes, so no half character is lost.
+    boundary. Unlike the fork this takes text as bytes, so no leading space and no half character is
+    lost.
     """
 
     def __init__(self, pair: Pair, text: DraftText, window: int) -> None:

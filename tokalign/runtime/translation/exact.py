@@ -223,7 +223,8 @@ class ExactTranslation:
         return chain_with_leaves(chain, asked.learned, stated=stated, leaves=leaves), cover.back
 
     def _rank(self, covers: CandidateCovers, noise: Array | None) -> list[TargetId]:
-        """The next target token, then alternatives to it if it is drawn."""
+        """The next target token, then alternatives to it if it is drawn. Covers that were not
+        looked at are not drawn from."""
         if self._sampler is None:
             return [max(covers.mass, key=covers.mass.__getitem__)]
         return list(self._sampler.expect_among(covers.logprobs(), noise))

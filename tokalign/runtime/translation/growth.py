@@ -67,7 +67,8 @@ class ModelTree:
 
     ids: the text that the session's cache holds. roots: the first nodes, the most probable first.
     steps: passes to come. sampler: how the target draws, from position `start` on; None if it takes
-    its argmax. firsts: as for `DraftModelSession`. least: the least probability of a node.
+    its argmax. firsts: as for `DraftModelSession.branch`. least: nodes of a lower probability are
+    dropped.
     width, children: how many nodes a pass goes on after, and how many ids are listed after each.
     ahead, known: what the latest pass has read besides the text, and what follows each id of it.
     """
@@ -202,7 +203,8 @@ def join(nodes: Sequence[Node], possible: float = 1.0) -> TokenTree[TargetId]:
 
     The probability that a target id is reached is that of all nodes whose text has it on its path.
     A node counts with what its children leave of its probability, since their texts say more.
-    possible: the probability of all that may follow the committed ids, or is absorbed.
+    possible: the probability of everything that may follow the committed ids; what is absorbed is
+    subtracted from it.
     """
     left = [exp(node.logprob) for node in nodes]
     for node, probability in zip(nodes, left.copy(), strict=True):

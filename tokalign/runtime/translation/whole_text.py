@@ -45,7 +45,8 @@ class DraftReading:
     """A text as the draft model reads it, and where the target's boundaries lie in it.
 
     own: the target's ids. ids, spelled: the draft's tokens. boundaries: those after which a row
-    tells the next token; none if the two texts differ, as in how special tokens are spelled.
+    tells the next token; none if the two texts differ, for example in how special tokens are
+    spelled.
     """
 
     def __init__(self, pair: Pair, own: Sequence[TargetId]) -> None:
