@@ -357,6 +357,8 @@ POST = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
         (POST + b"Transfer-Encoding: chunked\r\n\r\n", 408),
         (POST + b"Content-Length: 50\r\n\r\n{", 408),
         (b"BREW /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", 405),
+        (b"GET http://[x/v1/models HTTP/1.0\r\n\r\n", 403),
+        (b"POST http://[x/ HTTP/1.0\r\nContent-Length: 0\r\n\r\n", 403),
         (b"GET /health HTTP/1.0\r\nHost: [x\r\n\r\n", 403),
         (b"nonsense\r\n\r\n", 400),
     ],

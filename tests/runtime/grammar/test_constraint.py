@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import signal
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -10,6 +12,7 @@ import numpy as np
 import pytest
 from llguidance import LLMatcher
 
+from tokalign.child_processes import end_once
 from tokalign.errors import GrammarError, UsageError
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.grammar import Grammar, constrain, constraint, matcher
@@ -227,3 +230,41 @@ def test_a_long_forced_text_is_encoded_as_its_beginning_is(
         assert state.forced
         ids.append(state.forced[0])
     assert tokenizer.encoder.encode(text.encode())[:90] == ids[len(PROMPT) :][:90]
+
+
+@pytest.mark.parametrize(
+    ("number", "ended"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)]
+)
+def test_an_interrupt_while_the_grammar_asks_for_an_encoding_comes_after_it(
+    tokenizer: Tokenizer[Any],
+    stops: frozenset[Any],
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+    ended: Any,
+) -> None:
+    """It is no failure of the grammar, which would be told to be too complex."""
+    constraint = constrain(Grammar.choice(["wczoraj rano"]), tokenizer, PROMPT, stops)
+    encode, asked = matcher._Tokens._encode, list[bytes]()
+
+    def interrupted(self: Any, data: bytes) -> list[Any]:
+        asked.append(data)
+        if len(asked) == 1:
+            signal.raise_signal(number)
+        return encode(self, data)
+
+    monkeypatch.setattr(matcher._Tokens, "_encode", interrupted)
+    # As the program has them; one that a shell starts in the background ignores SIGINT.
+    handlers = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: end_once}
+    handlers[signal.SIGHUP] = signal.SIG_DFL
+    before = {one: signal.signal(one, handler) for one, handler in handlers.items()}
+    try:
+        with pytest.raises(ended):  # noqa: PT012  # whenever it comes
+            state = constraint.after(PROMPT)
+            assert state is not None
+            assert state.forced
+            assert state.allowed is not None
+            time.sleep(30)
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+    assert len(asked) > 1

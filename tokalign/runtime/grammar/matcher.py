@@ -7,12 +7,14 @@ the tokenizer is not, so make it (`engine_of`) before others wait for ids.
 from __future__ import annotations
 
 import json
+import signal
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from tokalign.child_processes import end_once
 from tokalign.errors import UsageError
 from tokalign.runtime.rounds import UNBOUNDED
 from tokalign.tokenizer.tokenizer import Tokenizer
@@ -27,6 +29,9 @@ counts. Pages that nothing touches cost no memory."""
 
 _FORCED_TOKENS = 8
 """Tokens of a forced text that are encoded, which is enough to know the next one."""
+
+_AFTERWARDS = 0.1
+"""Seconds until Ctrl-C or SIGTERM is repeated that came while llguidance asked for an encoding."""
 
 _ENGINE, _THREADS = threading.Lock(), threading.Lock()
 
@@ -123,9 +128,20 @@ class _Tokens:
         self._enough = 4 * max(map(len, self.tokens))
 
     def __call__(self, text: bytes | str) -> list[TargetId]:
-        """The canonical encoding, without a dummy prefix; of a long text, that of its beginning.
+        """The canonical encoding, without a dummy prefix; of a long text, that of its beginning."""
+        try:
+            return self._beginning(text)
+        except (KeyboardInterrupt, SystemExit) as end:  # llguidance would say its grammar failed
+            number = signal.SIGINT if isinstance(end, KeyboardInterrupt) else signal.SIGTERM
+            if signal.getsignal(number) == signal.SIG_IGN:  # as `end_once` leaves it
+                signal.signal(number, end_once)
+            # A real signal, which ends what the main thread waits for by then.
+            again = threading.get_ident(), number
+            threading.Timer(_AFTERWARDS, signal.pthread_kill, again).start()
+            return self._beginning(text)
 
-        All that is forced is encoded at every id, which costs 50 ms for a text of 10 KB."""
+    def _beginning(self, text: bytes | str) -> list[TargetId]:
+        """All that is forced is encoded at every id, which costs 50 ms for a text of 10 KB."""
         data = text.encode() if isinstance(text, str) else text
         ids = self._encode(data[: self._enough])
         if len(data) <= self._enough:
