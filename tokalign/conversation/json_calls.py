@@ -50,8 +50,7 @@ def bare_calls(source: Incoming, named: Collection[str], end: str) -> Calls:
 
 
 _LETTERS = re.compile(r"\w*")
-_NAMES, _ARGUMENTS = ("name", "function", "tool_name"), ("arguments", "parameters")
-_MORE_KEYS = ("type", "id")
+_MORE_KEYS = ("type", "id", "function")
 """What a call may have besides its name and arguments."""
 _BETWEEN = re.compile(r"[\s;,]*")
 
@@ -67,7 +66,9 @@ def json_calls(
         yield from source.expect("[")
     following = "{"
     while following == "{":
-        yield from _json_call(source, end, tools, named)
+        yield from _json_call(
+            source, end, named, tools=[tool["function"]["name"] for tool in tools]
+        )
         source.keep()  # what follows may be another object, which is text, and not this one's brace
         if is_list and (yield from source.mark(",", "]")) == "]":
             break
@@ -85,72 +86,68 @@ def close_calls(source: Incoming, end: str) -> Calls:
         yield from source.expect(end, or_end=True)
 
 
-def _json_call(source: Incoming, end: str, tools: Tools, named: Collection[str] | None) -> Calls:
-    """One call, whose arguments are read as they come where its name is known before them."""
-    fields, begun = dict[str, Any](), False
+def _json_call(
+    source: Incoming,
+    end: str,
+    named: Collection[str] | None = None,
+    *,
+    tools: Collection[str] = (),
+    inner: bool = False,
+) -> Calls:
+    name, arguments, begun = "", "", False
     yield from source.mark("{")
     mark = ","
     while mark == ",":
         yield from source.space()
         key = json.loads((yield from collected(string(source)))[0])
-        if named is not None and key not in (*_NAMES, *_ARGUMENTS, *_MORE_KEYS):
+        if named is not None and key not in ("name", "arguments", "parameters", *_MORE_KEYS):
             raise UnreadableError
         yield from source.mark(":")
-        name = _name_in(fields)
-        if key in _ARGUMENTS and name and (yield from source.following()) == "{":
-            yield from json_arguments(source, Named(name))
-            begun = True
+        yield from source.space()
+        if key in ("arguments", "parameters") and not begun:
+            if name and (yield from source.peek()) == "{":
+                yield from json_arguments(source, Named(name))
+                begun = True
+            else:
+                arguments = _as_object((yield from collected(value(source)))[0])
+        elif key == "function" and not (name or inner) and (yield from source.peek()) == "{":
+            yield from _json_call(source, "", named, inner=True)  # as OpenAI's API has calls
+            name, begun = key, True
+        elif key in tools and name in ("", *tools) and (yield from source.peek()) == "{":
+            yield from json_arguments(source, Named(key))
+            name, begun = key, True
         else:
-            fields[key] = json.loads((yield from collected(value(source)))[0])
-            if named is not None and _name_in(fields) not in ("", *named):
-                raise UnreadableError
+            text = (yield from collected(value(source)))[0]
+            if key == "name" or (key in ("function", "tool_name") and not name):
+                name = json.loads(text)
+                if not isinstance(name, str) or not name.strip():
+                    raise UnreadableError
+                if named is not None and name not in named:
+                    raise UnreadableError
         yield from source.space()
         # A brace that models forget at the very end.
         if begun and (source.is_done or (end and (yield from source.peek(len(end))) == end)):
             return
         mark = yield from source.expect(",", "}")
-    if begun:
-        return
-    name, own = _name_in(fields), _inside(fields)
-    given = [(name, own[key]) for key in _ARGUMENTS if key in own]
-    if not name:
-        names = [tool["function"]["name"] for tool in tools]
-        given = [(key, fields[key]) for key in fields if key in names]
-    elif not given and named is None:
-        given = [(name, None)]
-    calls = [(Named(called), _as_object(arguments)) for called, arguments in given]
-    if not calls:
-        raise UnreadableError
-    for call, text in calls:
-        yield call
-        yield text
+    if not begun:
+        if not name or not (arguments or named is None):
+            raise UnreadableError
+        yield Named(name)
+        yield arguments or "{}"
         yield Ended()
 
 
-def _inside(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The fields of a call, which OpenAI's API has inside of `function`."""
-    function = fields.get("function")
-    return function if isinstance(function, dict) else fields
-
-
-def _name_in(fields: Mapping[str, Any]) -> str:
-    """The name of a call. Raises: UnreadableError for one that is no name."""
-    own = _inside(fields)
-    name = next((own[key] for key in _NAMES if key in own), None)
-    if name is not None and not (isinstance(name, str) and name.strip()):
-        raise UnreadableError
-    return name or ""
-
-
-def _as_object(value: Any) -> str:
+def _as_object(text: str) -> str:
     """Arguments that may be JSON inside a JSON string, null or empty."""
-    try:
-        read = json.loads(value) if value and isinstance(value, str) else value or {}
-    except (ValueError, RecursionError) as error:
-        raise UnreadableError from error
-    if not isinstance(read, dict):
+    value = json.loads(text) or {}
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError) as error:
+            raise UnreadableError from error
+    if not isinstance(value, dict):
         raise UnreadableError
-    return json.dumps(read, ensure_ascii=False)
+    return json.dumps(value, ensure_ascii=False)
 
 
 def json_arguments(source: Incoming, call: Named) -> Calls:
