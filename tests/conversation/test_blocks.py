@@ -146,6 +146,12 @@ LIKE_CALLS = [
     "<tool_call>[1]</tool_call>  <tool_call>",
     *(f"a <tool_call>{call}</tool_call>" for call in ('"f"', "null", '{"arguments": {}}', "{")),
     "a <tool_ca",
+    *(
+        f'{{"id": {number}, "name": "f", "arguments": {{}}}}'
+        for number in ("0012345", "1+" * 3000, "+" * 100_000)
+    ),
+    f'<tool_call>{{"name": "f", "arguments": {"5" * 5000}}}</tool_call>',
+    '{"type": "function", "function": {"name": "f", "description": "Adds.", "parameters": {}}}',
 ]
 
 

@@ -667,6 +667,15 @@ def test_models_may_write_json_as_python_or_with_line_breaks_and_forget_a_brace(
     ):
         for end in (form.end, "\n" + form.end, ""):
             assert read(form, form.begin + call + end, []) == [("f", {"x": "a\nb"})]
+    for call in (
+        '{"function": {"name": "f", "arguments": {"a": 1}}',
+        '{"f": {"a": 1}',
+        '{"name": "f", "arguments": {"a": 1}, "parameters": {}}',
+        '{"name": "f", "arguments": {"a": 1}, "arguments": {"a": 2}}',
+        '{"name": "f", "function": {"description": "x"}, "arguments": {"a": 1}}',
+        '{"id": ' + "5" * 5000 + ', "name": "f", "arguments": {"a": 1}}',
+    ):
+        assert read(form, form.begin + call + form.end, [tool("f", {})]) == [("f", {"a": 1})], call
 
 
 def test_a_named_tool_is_the_only_one_and_several_calls_are_asked_for() -> None:

@@ -240,6 +240,12 @@ def test_the_wrong_field_is_told_to_programs(
     assert (reply.status, reply.json["error"]["param"]) == (400, param)
 
 
+def test_an_answer_that_is_not_stored_is_told_by_openai_s_code(server: Server) -> None:
+    body = {"input": "x", "previous_response_id": "resp_1"}
+    error = request(server, "POST", RESPONSES, body).json["error"]
+    assert error["code"] == "previous_response_not_found"
+
+
 def test_a_last_message_is_continued_where_that_is_not_refused(server: Server) -> None:
     body = {"messages": [*MESSAGES, {"role": "assistant", "content": "To"}], "max_tokens": 1}
     asked = {"continue_final_message": True, "add_generation_prompt": False}
@@ -357,8 +363,6 @@ POST = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
         (POST + b"Transfer-Encoding: chunked\r\n\r\n", 408),
         (POST + b"Content-Length: 50\r\n\r\n{", 408),
         (b"BREW /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", 405),
-        (b"GET http://[x/v1/models HTTP/1.0\r\n\r\n", 403),
-        (b"POST http://[x/ HTTP/1.0\r\nContent-Length: 0\r\n\r\n", 403),
         (b"GET /health HTTP/1.0\r\nHost: [x\r\n\r\n", 403),
         (b"nonsense\r\n\r\n", 400),
     ],

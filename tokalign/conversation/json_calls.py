@@ -119,7 +119,7 @@ def _json_call(
         else:
             text = (yield from collected(value(source)))[0]
             if key == "name" or (key in ("function", "tool_name") and not name):
-                name = json.loads(text)
+                name = _loaded(text)
                 if not isinstance(name, str) or not name.strip():
                     raise UnreadableError
                 if named is not None and name not in named:
@@ -139,15 +139,21 @@ def _json_call(
 
 def _as_object(text: str) -> str:
     """Arguments that may be JSON inside a JSON string, null or empty."""
-    value = json.loads(text) or {}
+    value = _loaded(text) or {}
     if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except (ValueError, RecursionError) as error:
-            raise UnreadableError from error
+        value = _loaded(value)
     if not isinstance(value, dict):
         raise UnreadableError
     return json.dumps(value, ensure_ascii=False)
+
+
+def _loaded(text: str) -> Any:
+    """JSON's value. Raises: UnreadableError, also for what Python does not read, such as an integer
+    of 5,000 digits."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UnreadableError from error
 
 
 def json_arguments(source: Incoming, call: Named) -> Calls:

@@ -53,7 +53,7 @@ def value(source: Incoming, outer: str = "", depth: int = 0) -> Reading[None]:
         is_json = _SCALAR.fullmatch(word) is not None
         if source.is_done and not is_json:
             raise CutOffError
-        yield word if is_json else _number(word)
+        yield word if is_json else _number(word, outer)
 
 
 def container(
@@ -84,17 +84,17 @@ def container(
     yield brackets[1]
 
 
-def _number(word: str) -> str:
-    """A number in JSON that Python writes otherwise, such as `.5`; `07` is no number in either.
-    Raises: UnreadableError."""
+def _number(word: str, outer: str) -> str:
+    """A number in JSON that Python writes otherwise, such as `.5`. `07` is no number in either, but
+    models write it as an argument of Python's calls. Raises: UnreadableError."""
     try:
-        number = int(word) if word.isdecimal() else literal_eval(word)
-        json.dumps(number, allow_nan=False)
-    except (ValueError, SyntaxError) as error:
+        number = int(word) if outer == "(" and word.isdecimal() else literal_eval(word)
+        written = json.dumps(number, allow_nan=False)
+    except (ValueError, SyntaxError, RecursionError, MemoryError) as error:
         raise UnreadableError from error
     if not isinstance(number, int | float):
         raise UnreadableError
-    return json.dumps(number)
+    return written
 
 
 def string(source: Incoming) -> Reading[None]:

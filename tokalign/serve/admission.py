@@ -39,7 +39,10 @@ class Refusal(TokalignError):  # noqa: N818  # named by what the client gets
 
 def unserved(name: str, remedy: str) -> Refusal:
     """A field of another API that asks for another answer than is given."""
-    return Refusal(400, f"{name} is not served: {remedy}", code="unsupported_parameter")
+    # OpenAI's word, by which clients know that they have to send the whole input.
+    is_previous = name == "previous_response_id"
+    code = "previous_response_not_found" if is_previous else "unsupported_parameter"
+    return Refusal(400, f"{name} is not served: {remedy}", code=code)
 
 
 def refusal_of(error: Exception) -> Refusal:
