@@ -295,7 +295,7 @@ def test_options_of_another_kind_of_drafter_are_refused(
     [
         (2, ["--kind=dflash", "--taps=1,9"], "--taps 9: the target's last layer is 1"),
         (2, ["--kind=dflash", "--layers=3"], "it has 2; give no more"),
-        (2, ["--kind=eagle3"], "reads three layers, not 2"),
+        (2, ["--kind=eagle3"], "reads three layers, and the target has 2"),
         (3, ["--kind=eagle3", "--taps=0,1,3"], "the target's last layer is 2"),
         (3, ["--labels=text", "--window=5"], "give --window 6 or more"),
     ],
@@ -369,3 +369,13 @@ def test_a_drafter_of_another_target_is_refused_before_anything_is_labelled(
         refused.is_refused(3, told)
         assert not output.exists()
         assert not Path(f"{output}.training").exists()
+
+
+@pytest.mark.parametrize(
+    "option", ["train --epochs", "train --held-out", "build --p-min", "calibrate --budget"]
+)
+@pytest.mark.parametrize("number", ["nan", "inf"])
+def test_a_number_that_is_not_finite_is_refused(option: str, number: str) -> None:
+    refused = tokalign(*option.split(), number)
+    assert refused.code == 2
+    assert f"Invalid value for '{option.split()[1]}'" in refused.err

@@ -158,8 +158,11 @@ def command(
         note("an alignment is made of two tokenizers alone; the FILEs are not read")
     with skipping_lines() as skip:
         report = refuse if on_invalid == "refuse" else log_problem if on_datatrove else skip
-        how: dict[str, Any] = {"field": field, "weights": weights, "on_datatrove": on_datatrove}
-        corpus = open_corpus(files, report, **how) if reads else Corpus([])
+        corpus = Corpus([])
+        if reads:
+            corpus = open_corpus(
+                files, report, field=field, weights=weights, on_datatrove=on_datatrove
+            )
         if on_datatrove:
             [path] = builders
             built = plan.count_on_datatrove(path, corpus, **values)

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable
 from copy import copy
 from functools import partial
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +165,13 @@ class Option(click.Option):
             self.metavar = self.metavar or "N"
             is_whole = isinstance(self.type, click.types.IntParamType)
             self.type.name = "whole number" if is_whole else "number"  # not click's "float range"
+
+    def type_cast_value(self, ctx: click.Context, value: Any) -> Any:
+        """A number is finite: click's ranges let NaN through, and infinity where they are open."""
+        value = super().type_cast_value(ctx, value)
+        if isinstance(value, float) and not isfinite(value):
+            raise click.BadParameter(f"{value} is not a finite number.", ctx, self)
+        return value
 
     def get_help_extra(self, ctx: click.Context) -> Any:
         """Ranges are left to the error of a number that is outside."""

@@ -130,10 +130,15 @@ class TrainPlan:
                     f"it has {layers}; give no more than these"
                 )
             return replace(shape, taps=shape.read_of(layers))
-        taps = taps or tuple(sorted({min(1, layers - 3), layers // 2, last}))
-        if len(taps) != 3:
+        if len(taps or (1, 2, 3)) != 3:
             raise UsageError(f"an EAGLE-3 drafter reads three layers, not {len(taps)}; give --taps")
-        return replace(shape, taps=taps)
+        if layers < 3:
+            raise UsageError(
+                f"an EAGLE-3 drafter reads three layers, and the target has {layers}; give another "
+                "--kind"
+            )
+        spread = (1, layers // 2, last)
+        return replace(shape, taps=taps or (spread if layers > 3 else (0, 1, 2)))
 
     def _recurrent(self, hidden_size: int, vocabulary_size: int) -> DrafterConfig:
         from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig

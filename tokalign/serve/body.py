@@ -85,7 +85,8 @@ class Common(Struct, kw_only=True):
     """What every API takes. Limits and filters that are off are given as 0 or -1.
 
     limits: the fields that say how long an answer may be, and the first that is there counts.
-    stops: the field with the texts that end it. unserved: fields that may ask for nothing only.
+    stops: the field with the texts that end it. unserved: fields that are refused unless empty,
+    with what to give instead.
     """
 
     limits: ClassVar[Sequence[str]] = ("max_tokens",)

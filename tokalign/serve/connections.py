@@ -13,7 +13,7 @@ from tokalign.serve.admission import Refusal
 from tokalign.serve.answer import openai_error
 
 _GRACE = 5.0
-"""Seconds that a request has on top of its time, for the refusal of its body to be read."""
+"""Seconds that a request, head and body, has on top of its time: a slow body's refusal is read."""
 
 
 class Connection(H11Protocol):
