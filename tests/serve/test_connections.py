@@ -30,16 +30,13 @@ PATHS = {
 }
 
 
-def connected(
-    server: Server, path: str, body: dict[str, Any], *, times: int = 1, keep: bool = False
-) -> socket.socket:
-    """A connection that has sent this request so many times. keep: for further ones."""
+def connected(server: Server, path: str, body: dict[str, Any]) -> socket.socket:
+    """A connection that has sent this request."""
     host, port = server.url.removeprefix("http://").split(":")
     client = socket.create_connection((host, int(port)), timeout=60)
     data = json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\n"
-    head += "" if keep else "Connection: close\r\n"
-    client.sendall((f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data) * times)
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+    client.sendall(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data)
     return client
 
 
@@ -57,18 +54,6 @@ def endless(asked: ApiRequest, put: Put) -> None:
     begun(asked, put)
     asked.abandoned.wait(60)
     put(None)
-
-
-def held_back() -> tuple[threading.Event, Script]:
-    """An answer that has begun and goes on once the event is set."""
-    ready = threading.Event()
-
-    def script(asked: ApiRequest, put: Put) -> None:
-        answer = begun(asked, put)
-        ready.wait(60)
-        say(answer, "Wisła", ".")
-
-    return ready, script
 
 
 @pytest.mark.parametrize("half", [False, True])

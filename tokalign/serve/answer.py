@@ -168,13 +168,16 @@ class Rendering(ABC):
     def fail(self, refusal: Refusal) -> bytes: ...
 
     @abstractmethod
-    def keep_alive(self, **more: Any) -> bytes:
+    def keep_alive(self) -> bytes:
         """What a stream sends while it has nothing else to send."""
 
+    @abstractmethod
+    def progress(self, **progress: Any) -> bytes:
+        """An event with this field more, `prompt_progress` in llama.cpp's words."""
+
     def reading(self, reading: Reading) -> list[bytes]:
-        """What a stream sends after a step of reading the prompt, in llama.cpp's words."""
-        progress = {"total": reading.total, "processed": reading.done}
-        return [self.keep_alive(prompt_progress=progress)]
+        """What a stream sends after a step of reading the prompt."""
+        return [self.progress(prompt_progress={"total": reading.total, "processed": reading.done})]
 
     @staticmethod
     def notes(choices: Sequence[Choice]) -> dict[str, Any]:

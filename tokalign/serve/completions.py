@@ -127,8 +127,11 @@ class Chats(Rendering):
         if tells:
             yield self._chunk([self._part(choice, step)])
 
-    def keep_alive(self, **more: Any) -> bytes:
-        return self._chunk([], **more) if more else b": keep-alive\n\n"
+    def keep_alive(self) -> bytes:
+        return b": keep-alive\n\n"
+
+    def progress(self, **progress: Any) -> bytes:
+        return self._chunk([], **progress)
 
     def reading(self, reading: Reading) -> list[bytes]:
         """A chunk where the request asks for it; else a comment, as mlx-lm's server writes it."""

@@ -115,8 +115,11 @@ class Messages(Rendering):
     def fail(self, refusal: Refusal) -> bytes:
         return event(self.error(refusal), "error")
 
-    def keep_alive(self, **more: Any) -> bytes:
-        return _event("ping", **more)
+    def keep_alive(self) -> bytes:
+        return self.progress()
+
+    def progress(self, **progress: Any) -> bytes:
+        return _event("ping", **progress)
 
     def _message(self, choices: Sequence[Choice], content: list[dict[str, Any]]) -> dict[str, Any]:
         (choice,) = choices

@@ -136,10 +136,13 @@ class Responses(Rendering):
         response = self.whole(choices)
         yield self._event(f"response.{response['status']}", response=response)
 
-    def keep_alive(self, **more: Any) -> bytes:
+    def keep_alive(self) -> bytes:
         """An event, since Codex counts nothing else as a sign of life."""
+        return self.progress()
+
+    def progress(self, **progress: Any) -> bytes:
         under_way = self._response([], "in_progress", [])
-        return self._event("response.in_progress", response=under_way, **more)
+        return self._event("response.in_progress", response=under_way, **progress)
 
     def _events(self, choice: Choice, step: Step) -> Iterator[bytes]:
         block, at = step.block, step.at
