@@ -477,3 +477,11 @@ def test_no_client_takes_a_broken_call_for_a_complete_one(echo: Server, said: st
     assert [(one.id, one.status) for one in output] == [
         (one.id, one.status) for one in ended if said == CALL or one.type == "message"
     ]
+
+
+@pytest.mark.parametrize("several", [True, False])
+def test_a_call_that_was_cut_ends_its_answer_by_length(echo: Server, several: bool) -> None:
+    asked = Chat.asked(user(CALL), max_tokens=35, parallel_tool_calls=several)
+    (choice,) = openai(echo).chat.completions.create(**asked).choices
+    assert choice.message.tool_calls
+    assert choice.finish_reason == "length"

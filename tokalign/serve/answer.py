@@ -86,12 +86,12 @@ class Choice:
                 self._unplaced.append(emitted)
         yield from self._taken(self._text.feed(emitted.text))
         if emitted.finish_reason is not None:
-            is_cut = emitted.finish_reason == "length"
+            is_cut, is_enough = emitted.finish_reason == "length", self._end is not None
             for step in self._text.end(cut=is_cut):
                 if is_cut and step.what == "end" and self._end is None:
                     self.cut = step.at
                 yield from self._taken([step])
-            is_cut = is_cut and self._end is None
+            is_cut = is_cut and not is_enough
             self.reason = "tool_calls" if self.calls and not is_cut else emitted.finish_reason
 
     def _taken(self, steps: Iterable[Step]) -> Iterator[Step]:
