@@ -148,7 +148,7 @@ LIKE_CALLS = [
     "a <tool_ca",
     *(
         f'{{"id": {number}, "name": "f", "arguments": {{}}}}'
-        for number in ("0012345", "1+" * 3000, "+" * 100_000)
+        for number in ("0012345", "1+" * 3000, "+" * 100_000, "...", "1j")
     ),
     f'<tool_call>{{"name": "f", "arguments": {"5" * 5000}}}</tool_call>',
     '{"type": "function", "function": {"name": "f", "description": "Adds.", "parameters": {}}}',

@@ -89,12 +89,11 @@ def _number(word: str, outer: str) -> str:
     models write it as an argument of Python's calls. Raises: UnreadableError."""
     try:
         number = int(word) if outer == "(" and word.isdecimal() else literal_eval(word)
-        written = json.dumps(number, allow_nan=False)
+        if isinstance(number, int | float):  # and not complex, nor the three dots
+            return json.dumps(number, allow_nan=False)
     except (ValueError, SyntaxError, RecursionError, MemoryError) as error:
         raise UnreadableError from error
-    if not isinstance(number, int | float):
-        raise UnreadableError
-    return written
+    raise UnreadableError
 
 
 def string(source: Incoming) -> Reading[None]:
