@@ -15,6 +15,7 @@ from scripted_scheduler import Script, begun, say, scripted
 from served import request
 
 from tokalign.conversation.answer_form import AnswerForm
+from tokalign.serve import server as server_module
 from tokalign.serve import streams
 from tokalign.serve.admission import Refusal
 from tokalign.serve.job import Emitted
@@ -30,13 +31,16 @@ PATHS = {
 }
 
 
-def connected(server: Server, path: str, body: dict[str, Any]) -> socket.socket:
-    """A connection that has sent this request."""
+def connected(
+    server: Server, path: str, body: dict[str, Any], *, times: int = 1, keep: bool = False
+) -> socket.socket:
+    """A connection that has sent this request so many times. keep: for further ones."""
     host, port = server.url.removeprefix("http://").split(":")
     client = socket.create_connection((host, int(port)), timeout=60)
     data = json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
-    client.sendall(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data)
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\n"
+    head += "" if keep else "Connection: close\r\n"
+    client.sendall((f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data) * times)
     return client
 
 
@@ -56,9 +60,67 @@ def endless(asked: ApiRequest, put: Put) -> None:
     put(None)
 
 
+def held_back() -> tuple[threading.Event, Script]:
+    """An answer that has begun and goes on once the event is set."""
+    ready = threading.Event()
+
+    def script(asked: ApiRequest, put: Put) -> None:
+        answer = begun(asked, put)
+        ready.wait(60)
+        say(answer, "Wisła", ".")
+
+    return ready, script
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", PATHS)
+def test_a_client_that_only_stops_sending_gets_its_answer(
+    monkeypatch: pytest.MonkeyPatch, path: str, stream: bool
+) -> None:
+    ready, script = held_back()
+    with scripted(monkeypatch, script) as (server, _):
+        client = connected(server, path, {**PATHS[path], "stream": stream})
+        client.shutdown(socket.SHUT_WR)
+        threading.Timer(0.3, ready.set).start()  # some of the status line is there by now
+        answer = rest(client)
+    assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert answer.count(b"HTTP/1.1") == 1
+    assert "Wisła" in answer.decode() or "Wis\\u0142a" in answer.decode()
+
+
+def test_a_connection_is_closed_after_the_last_answer_to_a_client_that_only_stops_sending(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It waits for no further request, and answers all that were sent at once."""
+    ready, script = held_back()
+    monkeypatch.setattr(server_module, "_KEEP_ALIVE", 600)
+    with scripted(monkeypatch, script) as (server, scheduler):
+        client = connected(server, "/v1/completions", {"prompt": "a"}, times=2, keep=True)
+        wait_for(lambda: bool(scheduler.asked))
+        client.shutdown(socket.SHUT_WR)
+        threading.Timer(0.3, ready.set).start()
+        assert rest(client).count(b"HTTP/1.1 200 OK") == 2
+
+
+def test_a_further_request_whose_rest_cannot_come_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ready, script = held_back()
+    with scripted(monkeypatch, script) as (server, scheduler):
+        client = connected(server, "/v1/completions", {"prompt": "a"}, keep=True)
+        client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n")
+        client.sendall(b"Content-Length: 99\r\n\r\n{")
+        wait_for(lambda: bool(scheduler.asked))
+        client.shutdown(socket.SHUT_WR)
+        threading.Timer(0.3, ready.set).start()
+        answers = rest(client)
+        assert answers.count(b"HTTP/1.1 200 OK") == 1
+        assert b"before its Content-Length" in answers
+
+
 @pytest.mark.parametrize("half", [False, True])
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_client_that_leaves_or_sends_no_more_is_noticed(
+def test_a_client_that_leaves_is_noticed_whether_or_not_it_had_stopped_sending(
     monkeypatch: pytest.MonkeyPatch, stream: bool, half: bool
 ) -> None:
     monkeypatch.setattr(streams, "_SILENCE", 0.05)
@@ -67,10 +129,8 @@ def test_a_client_that_leaves_or_sends_no_more_is_noticed(
         wait_for(lambda: bool(scheduler.asked))
         if half:
             client.shutdown(socket.SHUT_WR)
-        else:
-            client.close()
-        wait_for(scheduler.asked[0].abandoned.is_set)
         client.close()
+        wait_for(scheduler.asked[0].abandoned.is_set)
 
 
 def test_a_client_that_takes_nothing_of_its_answer_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,3 +275,15 @@ def test_the_bodies_of_all_apis_are_documented(monkeypatch: pytest.MonkeyPatch) 
         body = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]
         name = body["schema"]["$ref"].rpartition("/")[2]
         assert "temperature" in schemas[name]["properties"]
+
+
+def test_a_request_may_name_its_host_in_its_first_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As clients of a proxy write it. A host that may not ask may not ask there either."""
+    with scripted(monkeypatch, words) as (server, _):
+        for url in (server.url, server.url.upper()):
+            assert request(server, "GET", f"{url}/v1/models").json["data"] == [{"id": "model"}]
+            for path, body in PATHS.items():
+                assert request(server, "POST", f"{url}{path}?beta=true", body).status == 200
+        refused = request(server, "GET", "http://elsewhere.example:80/v1/models")
+        assert (refused.status, refused.json["error"]["code"]) == (403, "host_not_allowed")
+        assert request(server, "GET", f"{server.url}/nowhere").status == 404

@@ -241,6 +241,7 @@ class _Gate:
         self._settings, self._metrics = scheduler.settings, scheduler.metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope = _in_origin_form(scope)
         full = f"/v1{scope['path']}"  # other servers have them without /v1, too
         if any(f"{full}/".startswith(f"{known}/") for known in self._paths):
             scope = {**scope, "path": full}
@@ -257,6 +258,17 @@ class _Gate:
         except Refusal as refusal:
             app = _error(scope["path"], refusal)
         await app(scope, receive, count)
+
+
+def _in_origin_form(scope: Scope) -> Scope:
+    """A request as the routes know it. Clients of a proxy name the host in its first line, as in
+    `GET http://HOST/PATH`, and that host counts, not the header's (RFC 9112, 3.2.2)."""
+    scheme, mark, rest = scope["path"].partition("://")
+    if not mark or scheme.lower() not in ("http", "https"):
+        return scope
+    host, _, path = rest.partition("/")
+    headers = [(name, value) for name, value in scope["headers"] if name != b"host"]
+    return {**scope, "path": f"/{path}", "headers": [(b"host", host.encode()), *headers]}
 
 
 def _error(path: str, refusal: Refusal) -> Response:
