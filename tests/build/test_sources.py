@@ -172,7 +172,7 @@ def test_a_folder_has_the_same_files_however_it_is_spelled(
     assert list(Corpus(sources).lines()) == ["Raz.", "Dwa.", "Trzy."]
 
 
-def test_a_file_that_is_meant_twice_is_counted_once(
+def test_a_file_that_is_meant_twice_is_counted_once_and_that_is_said(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However it is written; under the first of its names."""
@@ -188,20 +188,28 @@ def test_a_file_that_is_meant_twice_is_counted_once(
         ([".", "b"], ["a.txt", "b/a.txt", "b/c.jsonl"]),
         (["b/c.jsonl", "."], ["c.jsonl", "a.txt", "b/a.txt"]),
     ):
-        assert [source.name for source in find_sources(names)] == counted
+        said: list[str] = []
+        assert [source.name for source in find_sources(names, note=said.append)] == counted
+        [line] = said
+        assert "read once" in line
+    find_sources([".", "b"], note=said.append)
+    assert said[-1].startswith("b/a.txt and 1 more: ")
 
 
 def test_links_and_copies_repeat_a_text_on_purpose(folder: Path) -> None:
+    said: list[str] = []
     (folder / "b" / "again.txt").symlink_to(folder / "a.txt")
     (folder / "copy").mkdir()
     (folder / "copy" / "a.txt").symlink_to(folder / "a.txt")
-    sources = find_sources([str(folder)])
+    sources = find_sources([str(folder)], note=said.append)
     assert list(Corpus(sources).lines()).count("Raz.") == 3
+    assert said == []
 
 
 def test_standard_input_is_read_once(tmp_path: Path) -> None:
-    saved = iter([tmp_path / "stdin.txt"])
-    assert len(find_sources(["-", "-"], stdin=lambda: next(saved))) == 1
+    said, saved = list[str](), iter([tmp_path / "stdin.txt"])
+    assert len(find_sources(["-", "-"], stdin=lambda: next(saved), note=said.append)) == 1
+    assert len(said) == 1
 
 
 def test_a_quoted_glob_is_what_it_matches(folder: Path) -> None:

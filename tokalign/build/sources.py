@@ -123,7 +123,10 @@ class CorpusFile:
 
 
 def find_sources(
-    names: Sequence[str], *, stdin: Callable[[], Path] | None = None
+    names: Sequence[str],
+    *,
+    stdin: Callable[[], Path] | None = None,
+    note: Callable[[str], object] = lambda _line: None,
 ) -> list[CorpusFile]:
     """The corpus files that a user named, in that order.
 
@@ -134,10 +137,15 @@ def find_sources(
     Raises: CorpusError for a folder or a glob without corpus files, and for a URL that cannot be
     read.
     """
+    named = [source for name in dict.fromkeys(names) for source in _find(name, stdin)]
     sources: dict[str, CorpusFile] = {}
-    for name in dict.fromkeys(names):
-        for source in _find(name, stdin):
-            sources.setdefault(_place(source), source)
+    for source in named:
+        sources.setdefault(_place(source), source)
+    again = [name for name in dict.fromkeys(names) if names.count(name) > 1]
+    again += [source.location for source in named if sources[_place(source)] is not source]
+    if again:
+        more = f" and {len(again) - 1:,} more" if len(again) > 1 else ""
+        note(f"{again[0]}{more}: given more than once, and read once")
     return list(sources.values())
 
 

@@ -205,7 +205,7 @@ def open_corpus(
             f"corpus -> the bundled {Path(names[0]).name}, for a first try; "
             "real tables need FILEs of your own"
         )
-    sources = find_sources(names, stdin=None if on_datatrove else _save_stdin)
+    sources = find_sources(names, stdin=None if on_datatrove else _save_stdin, note=note)
     return Corpus(sources, field=field, weights=read_weights(weights, sources), report=report)
 
 

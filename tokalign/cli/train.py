@@ -191,7 +191,7 @@ def command(
     from tokalign.build.sources import CorpusFile, find_sources
 
     plan = TrainPlan.of(draft, output, values)
-    sources = find_sources(files)
+    sources = find_sources(files, note=note)
     prompts = values["prompts"] and [values["prompts"]]
     for named in (sources, prompts or []):
         Corpus(named, field=field)  # which looks for the files before hours of work
