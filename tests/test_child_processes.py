@@ -118,8 +118,11 @@ def test_the_environment_is_afterwards_as_it_was(monkeypatch: pytest.MonkeyPatch
             monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
         else:
             monkeypatch.setenv("PYTHONSAFEPATH", before)
-        with safe_path(), safe_path():
-            assert os.environ["PYTHONSAFEPATH"]
+        one, other = safe_path(), safe_path()
+        with one:
+            other.__enter__()
+        assert os.environ["PYTHONSAFEPATH"]
+        other.__exit__(None, None, None)
         assert os.environ.get("PYTHONSAFEPATH") == before
 
 

@@ -11,26 +11,36 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from threading import Thread
+from threading import Lock, Thread
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from concurrent.futures import ProcessPoolExecutor
 
 _SAFE_PATH = "PYTHONSAFEPATH"
+_lock = Lock()
+_bodies = 0
+_before: str | None = None
 
 
 @contextmanager
 def safe_path() -> Iterator[None]:
     """Keep the current folder off the path of modules of every process started in the body."""
-    before = os.environ.get(_SAFE_PATH)
-    os.environ[_SAFE_PATH] = "1"
+    global _bodies, _before
+    with _lock:
+        if not _bodies:
+            _before = os.environ.get(_SAFE_PATH)
+            os.environ[_SAFE_PATH] = "1"
+        _bodies += 1
     try:
         yield
     finally:
-        del os.environ[_SAFE_PATH]
-        if before is not None:
-            os.environ[_SAFE_PATH] = before
+        with _lock:
+            _bodies -= 1
+            if not _bodies:
+                del os.environ[_SAFE_PATH]
+                if _before is not None:
+                    os.environ[_SAFE_PATH] = _before
 
 
 @contextmanager
