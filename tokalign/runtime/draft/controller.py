@@ -338,39 +338,39 @@ class Controller(Drafter):
         costs = self.costs
         plain, has_unit = costs.plain, costs.rows.is_calibrated
         costs.rows.count_round()
-        if (drafting := self._drafting_time(round_)) is None:
+        if (drafting := self._drafting_time(round_, plain)) is None:
             return
-        drafts = [draft for draft, _ in self._drafted]
-        if all(draft.model.known.drafts.is_calibrated for draft in drafts):
-            usual = max(sum(draft.time for draft in drafts), plain, _ASKING_SECONDS)
-            drafting = min(drafting, _HICCUP * usual)
         took, tokens = self._took(round_, drafting, plain, alone=alone), len(round_.emitted)
         if self._asked_beside:
-            usual = _HICCUP * self._asking or drafting
-            self._asking += (min(drafting, usual) - self._asking) / _ASKING_MEMORY
+            asking = min(drafting, _HICCUP * self._asking) if self._asking else drafting
+            self._asking += (asking - self._asking) / _ASKING_MEMORY
             share = _ASKING_SHARE / (4 if self._before.bare else 1)
             self._until_asked = round(self._asking / (share * plain))
         # Until one row was timed, an assumed curve may have any unit: nothing counts as lost.
-        lost, by_models = has_unit * (took / plain - tokens), bool(drafts)
+        lost, by_models = has_unit * (took / plain - tokens), bool(self._drafted)
         self.losses.account(lost, tokens, drafted=bool(round_.tree))
         self._models_losses.account(lost * by_models, tokens, drafted=by_models)
 
-    def _drafting_time(self, round_: Round) -> float | None:
+    def _drafting_time(self, round_: Round, plain: float) -> float | None:
         """The time of drafting without that of reading, which is no loss of this draft. None if it
         tells nothing: a first draft may compile, and has read for a time that is not known, as the
         free sources have when they were first asked."""
         drafts = [draft for draft, _ in self._drafted]
+        is_known = all(draft.model.known.drafts.is_calibrated for draft in drafts)
         is_first = not all(draft.model.has_drafted for draft in drafts)
         for draft in drafts:
             draft.model.has_drafted = True
         if self._opens and self._free.has_read:
             return None
-        if self._unread and all(draft.model.known.drafts.is_calibrated for draft in drafts):
-            expected = sum(draft.time for draft in drafts)
+        expected = sum(draft.time for draft in drafts)
+        if self._unread and is_known:
             if len(drafts) == 1:
                 drafts[0].model.learn_reading(self._unread, round_.drafting - expected)
             return expected
-        return None if is_first else round_.drafting
+        if is_first:
+            return None
+        usual = max(expected, plain, _ASKING_SECONDS)
+        return min(round_.drafting, _HICCUP * usual) if is_known else round_.drafting
 
     def _took(self, round_: Round, drafting: float, plain: float, *, alone: bool) -> float:
         """Learn from the times of a round. Returns: what counts as its time."""

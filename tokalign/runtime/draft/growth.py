@@ -132,8 +132,11 @@ class AskedText:
 
 
 class Committed(NamedTuple):
-    """The text that a tree grows after. noise, recent: as of `Mixer.candidates`, the former by
-    depth, as far as it is known. rule: its state in the grammar that the output follows, if any."""
+    """The text that a tree grows after.
+
+    noise, recent: as of `Mixer.candidates`, the former by depth, as far as it is known. rule: its
+    state in the grammar that the output follows, if there is one.
+    """
 
     place: AskedText
     noise: Sequence[Sequence[float]] = ()
@@ -145,8 +148,9 @@ class Growth:
     """A tree of at most `limit` ids that grows best-first.
 
     Index 0 of the private lists is the text, and i + 1 the id at index i: a round makes too many
-    nodes for objects of a class. advances: by reader, from the state of a text to that of one with
-    one more id. answers: of models, whose places follow those of the sources.
+    nodes for objects of a class.
+    advances: by reader, from the state of a text to that of one with one more id. answers: of
+    models, whose places follow those of the sources.
     """
 
     def __init__(
