@@ -3,7 +3,6 @@
     python -m lab.benchmarks.packs make --sizes 12,5 OUTPUT   # packs of corpus/train, counted once
     python -m lab.benchmarks.packs saving --tokenizer PATH PACK...   # on dev/wiki and dev/sejm
     python -m lab.benchmarks.packs languages --tokenizer PATH PACK...   # alone and all at once
-    python -m lab.benchmarks.packs answers --tokenizer PATH --set NAME=FILE,... RECORDED.npz
 
 `saving` builds the native table too, and says where the compiled ones lose: by the length of the
 context, and inside of words or at their beginnings. All use the shared corpora (`--shared FOLDER`).
@@ -18,10 +17,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import click
-import numpy as np
 
 from lab.benchmarks.dictionary_build import Texts, dev_texts, shared_option
 from tokalign.build.compile_pack import compile_pack
@@ -32,24 +29,11 @@ from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, build_di
 from tokalign.build.pack import counting_words, pack_bundle
 from tokalign.build.pipeline import write_table
 from tokalign.cli.output import print_json
-from tokalign.evaluate.replay import ReplayVerifier, replay_texts
-from tokalign.runtime.draft.context_copy import ContextCopy
-from tokalign.runtime.draft.lookup import (
-    DictionaryDrafter,
-    DictionarySource,
-    LogitStore,
-    dictionary_sources,
-    logit_sources,
-)
-from tokalign.runtime.draft.mixing import Source
-from tokalign.runtime.draft.tree import TreeDrafter
-from tokalign.runtime.drafting import ASSUMED_COSTS
-from tokalign.runtime.loop import Decoding, Limits
-from tokalign.runtime.rounds import Context, Round
+from tokalign.evaluate.replay import replay_texts
+from tokalign.runtime.draft.lookup import DictionaryDrafter
 from tokalign.tables.backoff import BackoffTable
 from tokalign.tables.bundle import encode_bundle, read_bundle
 from tokalign.tables.dictionary import MAX_CONTEXT, Dictionaries, Dictionary
-from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
@@ -204,70 +188,6 @@ def languages(shared: Path, path: Path, limit: int, files: list[Path]) -> None:
                 **{kind: _tokens_per_pass(table, some) for kind, some in texts.items()},
             }
         )
-
-
-@benchmark.command()
-@click.option("--tokenizer", "path", type=_PATH, required=True)
-@click.option("--set", "sets", multiple=True, metavar="NAME=FILE,...", help="Dictionaries.")
-@click.argument("recorded", type=_PATH)
-def answers(path: Path, sets: tuple[str, ...], recorded: Path) -> None:
-    """Tokens and rows per pass on recorded answers, with each set of dictionaries.
-
-    RECORDED: an .npz file of `lab.benchmarks.recorded_answers`. Each set is asked always, and as
-    the block of text says. Copy and the target's top-k logits at accepted rows draft besides.
-    """
-    target: Tokenizer[TargetId] = read_tokenizer(path)
-    texts = np.load(recorded)
-    names = [key.removesuffix("/ids") for key in texts if key.endswith("/ids")]
-    for named in ("none=", *sets):
-        name, _, files = named.partition("=")
-        bundles = [read_bundle(Path(file)) for file in files.split(",") if file]
-        tables: dict[str, Dictionary] = {
-            f"dictionary:{one.language}": BackoffTable.from_bundle(one) for one in bundles
-        }
-        for by_block in (False, True) if tables else (False,):
-            found: dict[str, Counter[str]] = {}
-            for answer in names:
-                prompt, ids, likely, logprobs = (
-                    texts[f"{answer}/{what}"] for what in ("prompt", "ids", "likely", "logprobs")
-                )
-                sources: list[Source] = [DictionarySource(*one) for one in tables.items()]
-                if by_block:
-                    dictionaries = Dictionaries(tables, target.vocabulary.tokens)
-                    sources = [*dictionary_sources(dictionaries)]
-                counts = _play(prompt.tolist(), ids.tolist(), likely, logprobs, sources)
-                for kind in (answer.partition(" ")[0], "all"):
-                    found.setdefault(kind, Counter()).update(counts)
-            how = {"set": name, "asked": "by block" if by_block else "always"}
-            print_json(how | {kind: _per_pass(counts) for kind, counts in found.items()})
-
-
-def _per_pass(counts: Counter[str]) -> str:
-    tokens, rows = counts["tokens"] / counts["passes"], counts["rows"] / counts["passes"]
-    return f"{tokens:.3f} with {rows:.2f} rows"
-
-
-def _play(
-    prompt: list[TargetId], ids: list[TargetId], likely: Any, logprobs: Any, sources: list[Source]
-) -> Counter[str]:
-    """Decode an answer with new stores: its tokens, passes and rows."""
-    store = LogitStore()
-    drafter = TreeDrafter(
-        [ContextCopy(), *sources, *logit_sources(store)], costs=ASSUMED_COSTS, max_tokens=16
-    )
-    context = Context(prompt)
-    counts: Counter[str] = Counter()
-    for one in Decoding(
-        context, drafter, ReplayVerifier([*prompt, *ids]), limits=Limits(max_tokens=len(ids))
-    ):
-        if isinstance(one, Round):
-            at = len(context.ids) - len(prompt) - len(one.emitted)
-            rows = slice(at, at + len(one.emitted))
-            before = context.ids[: len(prompt) + at]
-            chain = TokenTree[TargetId].chain(one.emitted[:-1], "")
-            store.learn(before, chain, likely[rows], logprobs[rows].astype(np.float32))
-            counts.update(tokens=len(one.emitted), passes=1, rows=one.rows)
-    return counts
 
 
 if __name__ == "__main__":
