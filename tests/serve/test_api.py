@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import pytest
 from compared_names import compared_names
 from places import DEMO
+from scripted_scheduler import scripted
 from served import (
     LOOP,
     WEATHER,
@@ -53,6 +55,18 @@ def test_models(server: Server) -> None:
     assert said(server, model=model.id) == said(server)
     listed = request(server, "GET", "/v1/models").json
     assert listed["first_id"] == listed["last_id"] == model.id
+
+
+def test_health_waits_a_moment_for_models_that_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else who asks again without a pause uses up all attempts at once."""
+    with scripted(monkeypatch, lambda asked, put: None) as (server, scheduler):
+        scheduler.is_loading, scheduler.is_healthy = True, False
+
+        def load() -> None:
+            scheduler.is_loading, scheduler.is_healthy = False, True
+
+        Timer(0.2, load).start()
+        assert request(server, "GET", "/health").status == 200
 
 
 def test_health_and_metrics(server: Server) -> None:

@@ -26,6 +26,7 @@ class ScriptedScheduler:
 
     failure = None
     is_healthy = True
+    is_loading = False
 
     def __init__(self, script: Script, settings: Settings, metrics: Metrics) -> None:
         self.settings, self.metrics, self._script = settings, metrics, script

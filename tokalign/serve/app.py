@@ -10,6 +10,7 @@ import asyncio
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from time import monotonic
 
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
@@ -50,6 +51,10 @@ _LONGEST_TEXT = 1 << 18
 """Bytes of a text whose Markdown is parsed for the page."""
 
 _PATH = re.compile(r"(\w+)(\.\w+|\[\d+\])*")
+
+_PATIENCE = 3.0
+"""Seconds that a question about the server's health waits while the models load, for those who ask
+again at once."""
 
 
 def create_app(scheduler: Scheduler, *, is_local: bool) -> Starlette:
@@ -109,7 +114,10 @@ class _Edge:
         return Written({"blocks": await run_in_threadpool(blocks, text)})
 
     async def health(self, request: HttpRequest) -> Response:
-        """Whether requests can be answered."""
+        """Whether requests can be answered; it waits a moment for models that are loading."""
+        begin = monotonic()
+        while self._scheduler.is_loading and monotonic() - begin < _PATIENCE:
+            await asyncio.sleep(_PATIENCE / 50)
         if self._scheduler.is_healthy:
             return JSONResponse({"status": "ok"})
         return JSONResponse({"status": "unavailable"}, 503)
