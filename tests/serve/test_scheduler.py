@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -13,6 +14,7 @@ from random import Random
 from threading import Event
 from types import SimpleNamespace
 from typing import Any, cast
+from weakref import ref
 
 import pytest
 from block_drafters import block_config, random_block_drafter, write_block_drafter
@@ -28,6 +30,7 @@ from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.grammar import Grammar
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.options import DraftingOptions
+from tokalign.runtime.rounds import Reading
 from tokalign.serve import Settings, keeping, preparing
 from tokalign.serve import models as served_models
 from tokalign.serve import scheduler as schedulers
@@ -363,6 +366,34 @@ def test_a_client_that_has_left_is_not_answered() -> None:
         asked[0].abandoned.set()
         assert end_of(queues[0]) is None
         assert time.monotonic() - began < 30
+
+
+@pytest.mark.parametrize("last_seen", [Reading, Emitted])
+def test_what_a_client_leaves_is_freed_at_once(last_seen: type[Item]) -> None:
+    """While its prompt is read, or in its first round. An answer's caches are large, and Python
+    seldom looks for objects that hold each other."""
+    asked = ApiRequest(prompt="Wisła " * 40, **FREELY)
+    items: Queue[Item] = Queue()
+    jobs: list[Job] = []
+    answering: list[ref[Any]] = []
+
+    def leave(item: Item) -> None:
+        if isinstance(item, Job):
+            jobs.append(item)
+        elif isinstance(item, last_seen) and not answering:
+            answering.append(ref(jobs[0].answering))
+            asked.abandoned.set()
+        items.put(item)
+
+    gc.disable()
+    try:
+        with scheduling(prefill_step_size=16) as scheduler:
+            scheduler.submit(asked, leave)
+            assert end_of(items) is None
+            assert end_of(submit(scheduler, max_tokens=1)) is None  # the thread goes on
+            assert answering[0]() is None
+    finally:
+        gc.enable()
 
 
 def test_an_answer_whose_reader_has_enough_of_it_ends() -> None:

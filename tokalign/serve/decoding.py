@@ -78,7 +78,11 @@ class Answering:
         )
         job.statistics = self.generation.statistics
         self.left = len(job.ids) - len(held.ids)
-        self._steps, self._draft_steps = self._reading(), self._draft_reading()
+        # A generator of this class that is left before its end would hold this and its caches.
+        self._steps = self.generation.decoding.reading()
+        self._draft_steps: Iterator[int] = iter(())
+        if self._draft is not None and job.prompt.draft:  # its own form of the prompt is known
+            self._draft_steps = self._draft.reading(list(job.prompt.draft))
 
     @property
     def _marks(self) -> Mapping[int, bool | None]:
@@ -101,8 +105,10 @@ class Answering:
         Where the controller decides, the draft model is asked after the first tokens, so it reads
         the prompt after the first round.
         """
-        if (kept := next(self._steps, None)) is not None:
-            return kept
+        if (read := next(self._steps, None)) is not None:
+            self._job.put(read)
+            self.left = read.total - read.done
+            return self._at_mark(read.done)
         is_asked = self._job.statistics.rounds or self._asks_at_once
         return [] if is_asked and next(self._draft_steps, None) is not None else None
 
@@ -122,18 +128,6 @@ class Answering:
         if self._draft is None:
             return held
         return held._replace(draft=_handed_over(self._draft, list(self._draft.held)).layers or ())
-
-    def _reading(self) -> Iterator[list[Kept]]:
-        for read in self.generation.decoding.reading():
-            self._job.put(read)
-            self.left = read.total - read.done
-            yield self._at_mark(read.done)
-
-    def _draft_reading(self) -> Iterator[int]:
-        """Steps in which the draft model reads the prompt, if its own form of it is known."""
-        ids = self._job.prompt.draft
-        if self._draft is not None and ids:
-            yield from self._draft.reading(list(ids))
 
     def _at_mark(self, read: int) -> list[Kept]:
         """The cache after so many ids of the prompt, if it is to be kept there."""
