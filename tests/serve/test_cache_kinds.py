@@ -76,24 +76,6 @@ def test_staggered_requests_get_what_plain_decoding_gives(tmp_path: Path, make: 
         assert_both_ways(server)
 
 
-@pytest.mark.parametrize("together", [False, True])
-def test_a_prompt_that_goes_on_otherwise_is_not_read_again(tmp_path: Path, together: bool) -> None:
-    """A recurrent state is kept at the prompt's end, as it cannot be cut back to there later."""
-    folder = write_model(tmp_path, vocabulary_size=300, make=hybrid)
-    settings = Settings(model=str(folder), dtype="float32")
-    prompt = "to ja, to ja, to ja i ba"
-    with serving(settings) as server:
-        plain = {"num_draft_tokens": 0} if together else {}  # decoded in a batch of one
-        first = complete(server, prompt, **plain).json["usage"]
-        usage = complete(server, f"{prompt} ab ab", **plain).json["usage"]
-        with serving(settings) as other:
-            assert (
-                complete(other, f"{prompt} ab ab").json["choices"]
-                == complete(server, f"{prompt} ab ab", **plain).json["choices"]
-            )
-    assert usage["prompt_tokens_details"]["cached_tokens"] == first["prompt_tokens"] - 1
-
-
 @pytest.mark.parametrize("make", [windowed, hybrid])
 def test_a_server_that_starts_again_goes_on_from_disk(
     tmp_path: Path, make: Any, monkeypatch: pytest.MonkeyPatch
@@ -215,50 +197,33 @@ def test_a_method_asked_for_by_name_decodes_plainly_where_nothing_can_be_rewound
 PROMPT, OTHER = "Wisła jest", "Zima w górach"
 
 
-def test_a_drafter_drafts_for_requests_and_changes_nothing() -> None:
-    with serving(demo_settings(draft_model=None)) as server:
-        expected = {text: complete(server, text).json["choices"][0] for text in (PROMPT, OTHER)}
-    settings = demo_settings(
-        draft_model=None,
-        drafting=DraftingOptions(method="drafter", drafter=DEMO / "drafter", num_draft_tokens=3),
-    )
-    with serving(settings) as server:
-        alone = complete(server, PROMPT).json
-        assert alone["choices"][0]["text"] == expected[PROMPT]["text"]
-        accepted = alone["usage"]["completion_tokens_details"]["accepted_prediction_tokens"]
-        assert accepted > 3
-        with ThreadPoolExecutor(4) as pool:
-            texts = [PROMPT, OTHER] * 2
-            replies = list(pool.map(lambda text: complete(server, text), texts))
-        for text, reply in zip(texts, replies, strict=True):
-            assert reply.json["choices"][0]["text"] == expected[text]["text"]
-        assert metric(server, "tokalign_accepted_tokens_total") >= accepted
-
-
 GRAMMARS: tuple[dict[str, Any], ...] = ({}, {"guided_regex": "[a-z]{3,9}( [a-z]{2,7}){4,9}"})
 WAYS: tuple[dict[str, Any], ...] = ({"temperature": 0.0}, {"temperature": 0.9, "seed": 4})
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["eagle3", "dflash"])
+@pytest.mark.parametrize(
+    "kind", ["recurrent", *(pytest.param(k, marks=pytest.mark.slow) for k in ("eagle3", "dflash"))]
+)
 def test_drafters_of_any_format_draft_for_requests_and_change_nothing(
     kind: str, tmp_path: Path
 ) -> None:
-    """Random ones, with and without a grammar, greedy and sampled, in turns."""
+    """With and without a grammar, greedy and sampled, in turns; all but the first are random."""
     target: LanguageModel[Any] = LanguageModel.from_folder(DEMO / "target", dtype="float32")
+    folder = DEMO / "drafter" if kind == "recurrent" else tmp_path
     if kind == "eagle3":
         shape = eagle_config(target.model)
         write_eagle(tmp_path, random_eagle(target.model, shape), shape)
-    else:
+    elif kind == "dflash":
         shape = block_config(target.model)
         write_block_drafter(tmp_path, random_block_drafter(target.model), shape)
     asked = [(text, given | how) for text in (PROMPT, OTHER) for given in GRAMMARS for how in WAYS]
     with serving(demo_settings(draft_model=None)) as server:
         expected = [complete(server, text, **given).json["choices"] for text, given in asked]
-    drafting = DraftingOptions(method="drafter", drafter=tmp_path, num_draft_tokens=3)
+    drafting = DraftingOptions(method="drafter", drafter=folder, num_draft_tokens=3)
     with serving(demo_settings(draft_model=None, drafting=drafting)) as server:
         alone = [complete(server, text, **given) for text, given in asked]
         assert metric(server, "tokalign_proposed_tokens_total") > 100
+        assert kind != "recurrent" or metric(server, "tokalign_accepted_tokens_total") > 3
         with ThreadPoolExecutor(3) as pool:
             together = list(pool.map(lambda one: complete(server, one[0], **one[1]), asked))
     for replies in (alone, together):

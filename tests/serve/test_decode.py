@@ -16,7 +16,6 @@ from places import DEMO
 from random_models import decoder_of
 from served import LOOP, complete, demo_settings, echo_folder, request, serving
 
-from tokalign.conversation.prompts import fill_in_ends
 from tokalign.runtime.chat import Prompt, encode_prompt
 from tokalign.runtime.decoder import Decoder, LanguageModel
 from tokalign.runtime.generate import Generation
@@ -150,11 +149,6 @@ def test_an_answer_without_a_limit_goes_on_to_the_end_of_the_context(served: Ser
     reply = request(served, "POST", "/v1/completions", body).json
     assert reply["choices"][0]["finish_reason"] == "length"
     assert reply["usage"]["total_tokens"] == served.scheduler.models.loaded.context_length
-
-
-def test_a_fill_in_ends_at_special_tokens_and_other_marks(target: LanguageModel[Any]) -> None:
-    ends = fill_in_ends(target.tokenizer)
-    assert ends == frozenset(target.tokenizer.spec.specials)
 
 
 def test_ids_end_an_answer_as_vllm_takes_them(served: Any) -> None:

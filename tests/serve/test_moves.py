@@ -141,15 +141,6 @@ def test_a_client_that_leaves_ends_its_answer(server: Server, stream: bool, othe
     assert complete(server, "Wisła", max_tokens=3).status == 200
 
 
-def test_nobody_waits_for_the_end_of_a_long_answer(server: Server) -> None:
-    client = start(server)
-    wait_for(lambda: running(server) == 1)
-    assert complete(server, "W roku 1410", max_tokens=4).status == 200
-    assert running(server) == 1
-    client.close()
-    wait_for(lambda: running(server) == 0)
-
-
 def test_an_answer_ends_at_its_time_limit() -> None:
     with serving(demo_settings(draft_model=None, answer_timeout=0.5)) as hasty:
         reply = complete(hasty, **ENDLESS)
