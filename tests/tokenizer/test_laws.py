@@ -182,6 +182,18 @@ def test_a_turn_ends_at_its_own_token(
     assert roles.eos == named | {ids["</s>"]}
 
 
+def test_text_that_is_struck_through_ends_no_answer(tmp_path: Path) -> None:
+    """Gemma has the tags of HTML as tokens, `<s>` and `</s>` among them."""
+    document = byte_level_document(added_tokens=[added(263, "<eos>")])
+    tags = {"<s>": 261, "</s>": 262}
+    document["model"]["vocab"] |= tags
+    document["added_tokens"] += [added(i, tag, **PLAIN) for tag, i in tags.items()]
+    tokenizer = read(tmp_path, document)
+    assert tokenizer.level is Level.ALIGNED
+    assert (tokenizer.vocabulary.roles.bos, tokenizer.vocabulary.roles.eos) == (None, {263})
+    assert tokenizer.encode("<s>kot</s>") == [261, *tokenizer.encode("kot"), 262]
+
+
 def test_ids_that_no_token_has_stay_empty(tmp_path: Path) -> None:
     """The other tokens are where the file says, and texts are encoded as the library does."""
     document = byte_level_document()

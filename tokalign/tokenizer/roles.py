@@ -15,8 +15,8 @@ _EOS = ("</s>", "<|end_of_text|>", "<|endoftext|>", "<|eom_id|>", "<eos>")
 _HTML = frozenset(
     (
         *("a", "b", "blockquote", "br", "caption", "code", "div", "em", "i", "li", "ol", "p"),
-        *("h1", "h2", "h3", "h4", "h5", "h6", "span", "strong", "sub", "sup", "table", "tbody"),
-        *("td", "tfoot", "th", "thead", "tr", "u", "ul"),
+        *("h1", "h2", "h3", "h4", "h5", "h6", "s", "span", "strong", "sub", "sup", "table"),
+        *("tbody", "td", "tfoot", "th", "thead", "tr", "u", "ul"),
     )
 )
 

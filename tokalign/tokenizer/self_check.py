@@ -44,7 +44,7 @@ from tokalign.tokenizer.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Library
 
-_RULES = 13
+_RULES = 14
 """Counted up whenever readers or checks change, so that older notes no longer count."""
 
 _LIBRARIES = (
