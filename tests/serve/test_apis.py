@@ -79,6 +79,9 @@ def test_a_response_is_the_chats_answer(server: Server) -> None:
         assert found.usage.input_tokens == plain.usage.prompt_tokens
         assert found.usage.output_tokens == plain.usage.completion_tokens
         assert found.usage.input_tokens_details.cached_tokens > 0
+        counted = openai(server).responses.input_tokens.count(input=one, instructions=system)
+        assert counted.object == "response.input_tokens"
+        assert counted.input_tokens == plain.usage.prompt_tokens
     developer = [{"role": "developer", "content": system}, {"role": "user", "content": "Wisła?"}]
     assert respond(server, developer, **sampled).output_text == found.output_text
     cut = respond(server, "Wisła?", max_output_tokens=3)

@@ -18,6 +18,8 @@ from tokalign.errors import ContextLengthError, MissingAssetError, TokalignError
 from tokalign.serve import Settings
 
 _LOG = logging.getLogger(__name__)
+_CODES = {"previous_response_id": "previous_response_not_found"}
+"""OpenAI's codes for fields that are not served. After this one, clients send the whole input."""
 
 
 class Refusal(TokalignError):  # noqa: N818  # named by what the client gets
@@ -39,9 +41,7 @@ class Refusal(TokalignError):  # noqa: N818  # named by what the client gets
 
 def unserved(name: str, remedy: str) -> Refusal:
     """A field of another API that asks for another answer than is given."""
-    # OpenAI's word, by which clients know that they have to send the whole input.
-    is_previous = name == "previous_response_id"
-    code = "previous_response_not_found" if is_previous else "unsupported_parameter"
+    code = _CODES.get(name, "unsupported_parameter")
     return Refusal(400, f"{name} is not served: {remedy}", code=code)
 
 

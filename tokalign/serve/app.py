@@ -39,14 +39,20 @@ from tokalign.serve.responses import Responses
 from tokalign.serve.scheduler import Scheduler
 from tokalign.serve.streams import Answers, Stream, Written, unless_gone
 
-_COUNT_TOKENS = "/v1/messages/count_tokens"
 _APIS: Mapping[str, type[Rendering]] = {
     "/v1/chat/completions": Chats,
     "/v1/completions": Completions,
     "/v1/responses": Responses,
+    "/v1/responses/input_tokens": Responses,
     "/v1/messages": Messages,
-    _COUNT_TOKENS: Messages,
+    "/v1/messages/count_tokens": Messages,
 }
+_COUNTS: Mapping[str, Mapping[str, str]] = {
+    "/v1/responses/input_tokens": {"object": "response.input_tokens"},
+    "/v1/messages/count_tokens": {},
+}
+"""Paths that only count the prompt's tokens, and what they say besides the number."""
+
 _LONGEST_TEXT = 1 << 18
 """Bytes of a text whose Markdown is parsed for the page."""
 
@@ -180,13 +186,15 @@ class _Edge:
         path = request.url.path
         # A thread of its own: reading a body takes as long as its grammar is large.
         rendering, requests = await run_in_threadpool(self._read, _APIS[path], data, key)
-        if path == _COUNT_TOKENS:
+        if path in _COUNTS:
             requests = [replace(requests[0], only_counts=True)]
         answers = Answers(self._scheduler, requests, rendering.per_prompt)
         try:
             await unless_gone(request, answers.begin())
-            if path == _COUNT_TOKENS:
-                return JSONResponse({"input_tokens": Usage.of(answers.choices).prompt})
+            if path in _COUNTS:
+                return JSONResponse(
+                    {**_COUNTS[path], "input_tokens": Usage.of(answers.choices).prompt}
+                )
             if rendering.streams:
                 return Stream(rendering, answers)
             await unless_gone(request, answers.finish())
