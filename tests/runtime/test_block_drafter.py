@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import partial
+from itertools import product
 from math import inf, nan
 from pathlib import Path
 from random import Random
@@ -12,7 +13,13 @@ from typing import Any
 import mlx.core as mx
 import pytest
 import zoo
-from block_drafters import KnowingDrafter, block_config, random_block_drafter, write_block_drafter
+from block_drafters import (
+    KINDS,
+    KnowingDrafter,
+    block_config,
+    random_block_drafter,
+    write_block_drafter,
+)
 from drafter_cases import ARCHITECTURES, PROMPT, SAMPLINGS
 from random_models import WildDrafter, generate, plainly, random_model, rounds_of
 
@@ -150,13 +157,14 @@ def made(
     return Controller(known, free, drafter)
 
 
-@pytest.mark.parametrize("how", ["alone", "tree", "auto"])
+@pytest.mark.parametrize(("kind", "how"), [("DFlash", "auto"), *product(KINDS, ["alone", "tree"])])
 @pytest.mark.parametrize("sampling", SAMPLINGS)
-def test_its_guesses_never_change_the_output(sampling: str, how: str) -> None:
-    chosen = SAMPLINGS[sampling]
+def test_its_guesses_never_change_the_output(sampling: str, kind: str, how: str) -> None:
+    model, chosen = random_model(), SAMPLINGS[sampling]
+    config = KINDS[kind](model)
     plain = generate(NoDrafter(), chosen, tokens=60)
-    knowing = KnowingDrafter(random_model(), [*plain[:20], *[9] * 6, *plain[26:]], len(PROMPT))
-    for network in (random_block_drafter(random_model()), knowing):
+    knowing = KnowingDrafter(model, [*plain[:20], *[9] * 6, *plain[26:]], len(PROMPT), config)
+    for network in (random_block_drafter(model, config=config), knowing):
         session = opened()
         drafter = made(how, session, network, chosen)
         emitted, rounds = rounds_of(drafter, session, chosen, limits=Limits(max_tokens=60))

@@ -13,6 +13,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
+from drafter_cases import PROMPT, penalize_last
 from random_drafters import taught_drafter
 from random_models import generate, random_model, rounds_of
 
@@ -34,14 +35,6 @@ from tokalign.runtime.mlx.taps import state_rows
 from tokalign.runtime.mlx.weights import vocabulary_size
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
-
-PROMPT = (5, 17, 3)
-
-
-def penalize_last(history: mx.array, logits: mx.array) -> mx.array:
-    """A logits processor: the latest id is less likely to come again."""
-    return logits - 3.0 * (mx.arange(logits.shape[-1]) == history[-1:])
-
 
 SAMPLINGS: dict[str, Sampling] = {
     "greedy": Sampling(),
@@ -85,20 +78,6 @@ def test_the_output_is_plain_decoding_s(sampling: str, how: str) -> None:
         assert len(rounds) < 25
     if how != "by probability":
         assert all(one.tree for one in rounds[1:-1])
-
-
-def test_a_logits_processor_is_told_no_guess() -> None:
-    """It may keep a state, and is told what it would be told without a drafter."""
-    told: list[list[int]] = []
-
-    def note(history: mx.array, logits: mx.array) -> mx.array:
-        told.append([*history.tolist()])
-        return penalize_last(history, logits)
-
-    chosen, session = Sampling(temperature=0.8, seed=6, processors=(note,)), opened()
-    emitted, rounds = rounds_of(beam_drafter(session, chosen), session, chosen)
-    assert told == [[*PROMPT, *emitted[:count]] for count in range(len(emitted))]
-    assert any(one.accepted for one in rounds)
 
 
 @pytest.mark.parametrize("sampling", ["greedy", "sampled"])

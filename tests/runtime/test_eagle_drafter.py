@@ -12,7 +12,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 import zoo
-from drafter_cases import ARCHITECTURES, PROMPT, SAMPLINGS
+from drafter_cases import ARCHITECTURES, PROMPT, SAMPLINGS, rounds_that_lose_nothing
 from eagle_drafters import KnowingEagle, eagle_config, knowing_eagle, random_eagle, write_eagle
 from mlx_lm.models import qwen3
 from mlx_lm.models.cache import KVCache
@@ -31,7 +31,6 @@ from tokalign.runtime.mlx.beam_search import SOURCE, BeamShape, of_beams
 from tokalign.runtime.mlx.cache import kinds_without_rewinding
 from tokalign.runtime.mlx.drafter_folder import named_drafter, read_drafter
 from tokalign.runtime.mlx.eagle3 import Eagle3Drafter
-from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.trained_drafter import TrainedDrafter
 from tokalign.runtime.mlx.weights import vocabulary_size
@@ -93,19 +92,14 @@ def test_no_kind_of_architecture_loses_anything(name: str, temperature: float) -
     target = zoo.zoo_model(name)
     if name in REFUSED or kinds_without_rewinding(target):
         return
-    prompt = [(i * 7 + 3) % zoo.VOCABULARY for i in range(70)]
-    chosen = Sampling(temperature=temperature, seed=2)
-    plainly = TargetModelSession(target)
-    limits = Limits(max_tokens=24)
-    plain, _ = rounds_of(NoDrafter(), plainly, chosen, prompt=prompt, limits=limits)
-    networks = random_eagle(target, eagle_config(target)), knowing_eagle(target, plain, len(prompt))
-    for network in networks:
-        session = TargetModelSession(target, watch=network.watch)
-        beams = network.session(session)
-        sampler = chosen.draft_sampler
-        drafter = with_trained(beams, sampler=sampler, branches=session.can_branch)
-        emitted, rounds = rounds_of(drafter, session, chosen, prompt=prompt, limits=limits)
-        assert emitted == plain
+    rounds = rounds_that_lose_nothing(
+        target,
+        temperature,
+        lambda plain, after: [
+            random_eagle(target, eagle_config(target)),
+            knowing_eagle(target, plain, after),
+        ],
+    )
     assert len(rounds) < 20
 
 

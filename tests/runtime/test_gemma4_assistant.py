@@ -9,15 +9,13 @@ from typing import Any
 import pytest
 import zoo
 from assistants import ORDERED, TEXT, assistant_config, random_assistant, write_assistant
+from drafter_cases import rounds_that_lose_nothing
 from random_models import rounds_of
 
 from tokalign.errors import BundleError, IncompatibleError
 from tokalign.runtime.draft.trained import with_trained
-from tokalign.runtime.drafting import NoDrafter
-from tokalign.runtime.loop import Limits
 from tokalign.runtime.mlx.drafter_folder import named_drafter, read_drafter
 from tokalign.runtime.mlx.gemma4_assistant import Gemma4Assistant
-from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.options import CacheOptions
 
@@ -30,16 +28,9 @@ def test_nothing_is_lost(name: str, temperature: float, branches: bool, ordered:
     """The target's cache is brought up to date for the assistant, in the middle of a round."""
     target = zoo.zoo_model(name)
     assistant = random_assistant(target, ordered=ordered)
-    prompt = [(i * 7 + 3) % zoo.VOCABULARY for i in range(70)]
-    chosen, limits = Sampling(temperature=temperature, seed=2), Limits(max_tokens=40)
-    session = TargetModelSession(target)
-    plain, _ = rounds_of(NoDrafter(), session, chosen, prompt=prompt, limits=limits)
-    session = TargetModelSession(target, watch=assistant.watch)
-    drafter = with_trained(
-        assistant.session(session), sampler=chosen.draft_sampler, branches=branches
+    rounds = rounds_that_lose_nothing(
+        target, temperature, lambda *_: [assistant], tokens=40, branches=branches
     )
-    emitted, rounds = rounds_of(drafter, session, chosen, prompt=prompt, limits=limits)
-    assert emitted == plain
     assert sum(one.draft_passes > 0 for one in rounds) >= len(rounds) - 2
     assert any(one.accepted for one in rounds)
 

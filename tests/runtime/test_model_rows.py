@@ -7,9 +7,9 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-import mlx.core as mx
 import numpy as np
 import pytest
+from drafter_cases import penalize_last
 from random_drafters import random_drafter
 from random_models import decoder_of, emitted, random_model
 from small_tables import table_of
@@ -34,10 +34,6 @@ IDS = 320
 
 TARGETS, DRAFTS = {"cut": 270, "padded": 384}, {"cut": 280, "padded": 320}
 PROMPT, TOKENS = b" kot ma Ala a", 20
-
-
-def penalize_last(history: mx.array, logits: mx.array) -> mx.array:
-    return logits - 3.0 * (mx.arange(logits.shape[-1]) == history[-1:])
 
 
 SAMPLINGS = {

@@ -9,19 +9,14 @@ from typing import Any
 import mlx.core as mx
 import pytest
 import zoo
+from drafter_cases import rounds_that_lose_nothing
 from eagle_drafters import Knowing
 from mlx.utils import tree_flatten
 from mtp_layers import published_weights, random_mtp, write_mtp
-from random_models import rounds_of
 
 from tokalign.errors import BundleError, IncompatibleError
-from tokalign.runtime.draft.trained import with_trained
-from tokalign.runtime.drafting import NoDrafter
-from tokalign.runtime.loop import Limits
 from tokalign.runtime.mlx.drafter_folder import find_drafter, named_drafter, read_drafter
 from tokalign.runtime.mlx.mtp import MtpDrafter
-from tokalign.runtime.mlx.sampling import Sampling
-from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.tables.drafter_formats import GOES_ON_NORMED
 
 
@@ -131,18 +126,9 @@ def test_other_targets_are_refused() -> None:
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_nothing_is_lost(name: str, temperature: float) -> None:
     target = zoo.zoo_model(name)
-    prompt = [(i * 7 + 3) % zoo.VOCABULARY for i in range(70)]
-    chosen, limits = Sampling(temperature=temperature, seed=2), Limits(max_tokens=24)
-    session = TargetModelSession(target)
-    plain, _ = rounds_of(NoDrafter(), session, chosen, prompt=prompt, limits=limits)
-    text = [*plain[:12], 1, 2, *plain[14:]]
-    for network in (random_mtp(target), KnowingMtp(target).know(text, len(prompt))):
-        session = TargetModelSession(target, watch=network.watch)
-        drafter = with_trained(
-            network.session(session),
-            sampler=chosen.draft_sampler,
-            branches=session.can_branch,
-        )
-        emitted, rounds = rounds_of(drafter, session, chosen, prompt=prompt, limits=limits)
-        assert emitted == plain
-    assert len(rounds) < 16
+
+    def networks(plain: list[int], after: int) -> list[MtpDrafter]:
+        text = [*plain[:12], 1, 2, *plain[14:]]
+        return [random_mtp(target), KnowingMtp(target).know(text, after)]
+
+    assert len(rounds_that_lose_nothing(target, temperature, networks)) < 16

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +90,16 @@ def nested_config(config: dict[str, Any], kind: str, **changed: Any) -> dict[str
         **{key: flat[key] for key in top if key in flat},
         **changed,
     }
+
+
+KINDS: dict[str, Callable[[Any], dict[str, Any]]] = {
+    "DFlash": block_config,
+    "DFlash 2": second_config,
+    "DSpark": dspark_config,
+    "DFlash 2, nested": lambda model: nested_config(second_config(model), "dflash2"),
+    "DSpark, nested": lambda model: nested_config(dspark_config(model), "dspark"),
+}
+"""What makes the `config.json` of each kind and layout for a model."""
 
 
 def random_block_drafter(
