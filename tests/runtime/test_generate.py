@@ -83,6 +83,8 @@ def test_wherever_a_text_is_cut_it_is_what_the_library_decodes(level: str, tmp_p
             before = library.decode(ids[:cut], skip_special_tokens=False)
             assert before + stream(tokenizer, ids[cut:], prompt=ids[:cut])[1] == whole
     assert unknown > 3
+    begun = [0, *ids]  # the unknown token first
+    assert stream(tokenizer, begun)[1] == library.decode(begun, skip_special_tokens=False)
 
 
 def test_bytes_that_never_become_a_character_are_replaced_at_the_end(

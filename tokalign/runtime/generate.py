@@ -254,8 +254,8 @@ class TextStream:
             return self._decode(self._tokenizer, token)
         data = self._tokens[token] if token < len(self._tokens) else b""
         if not data or token in self._silent:
-            if token not in self._unknown:
-                self._at_start = self._at_start or not self._prefix_once
+            opens = self._at_start or not self._prefix_once
+            self._at_start = opens and token not in self._unknown
             broken = self._decoder.decode(b"", final=True)
             return broken + ("" if token in self._silent else self._specials.get(token, ""))
         if self._at_start and self._dummy_prefix:
