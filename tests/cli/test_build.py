@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -238,21 +237,6 @@ def test_an_alignment_reads_no_file(
     assert "the FILEs are not read" in ended.err
     assert "text_bytes" not in ended.json  # a 0 would look like the size of the table
     assert written(ended).corpus == {}
-
-
-def test_ctrl_c_leaves_no_file(
-    tmp_path: Path, target: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read = TextFile.paragraphs
-
-    def interrupted(file: TextFile, **how: bool) -> Iterator[str]:
-        yield next(read(file, **how))
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(TextFile, "paragraphs", interrupted)
-    ended = polish(target, corpus, "--output", tmp_path / "out")
-    assert (ended.code, ended.err.splitlines()[-1]) == (130, "tokalign: interrupted")
-    assert not (tmp_path / "out").exists()
 
 
 def test_a_model_reads_a_corpus(tmp_path: Path) -> None:

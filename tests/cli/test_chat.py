@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from command_lines import Ended, run, start
 from places import DEMO
-from processes import HUNG, wait_for
+from processes import HUNG, is_running, wait_for
 from served import echo_folder
 from ticking import ticking
 
@@ -470,14 +470,6 @@ def children_of(process: int) -> list[int]:
     """The processes that one has started."""
     listed = subprocess.run(["pgrep", "-P", str(process)], capture_output=True, check=False)
     return [int(pid) for pid in listed.stdout.split()]
-
-
-def is_running(process: int) -> bool:
-    """Whether a process goes on; one that has ended and that nobody waits for does not."""
-    state = subprocess.run(
-        ["ps", "-o", "stat=", "-p", str(process)], capture_output=True, text=True, check=False
-    )
-    return bool(state.stdout.strip()) and not state.stdout.startswith("Z")
 
 
 def test_ctrl_c_before_an_answer_opens_the_message_again(

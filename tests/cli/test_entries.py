@@ -23,8 +23,8 @@ def pasted(text: str) -> str:
     return f"\x1b[200~{text}\x1b[201~"
 
 
-def typed(keys: str, history: Path | None = None) -> Iterator[str | None]:
-    """The entries of somebody who types `keys` and then nothing more."""
+def typed(keys: str, history: Path | None = None, begun: str = "") -> Iterator[str | None]:
+    """The entries of somebody who types `keys` and then nothing more; the first is `begun`."""
     pytest.importorskip("prompt_toolkit")
     from prompt_toolkit.application import create_app_session
     from prompt_toolkit.input import create_pipe_input
@@ -33,8 +33,10 @@ def typed(keys: str, history: Path | None = None) -> Iterator[str | None]:
     with create_pipe_input() as keyboard, create_app_session(keyboard, DummyOutput()):
         keyboard.send_text(keys)
         entries = EditedEntries(history)
-        while (entry := entries.read()) is not None:
+        entry = entries.read(begun)
+        while entry is not None:
             yield entry
+            entry = entries.read()
 
 
 def test_lines_of_a_stream() -> None:
@@ -90,15 +92,8 @@ def test_entries_are_kept_for_the_next_time(tmp_path: Path) -> None:
 
 
 def test_a_message_is_opened_again() -> None:
-    pytest.importorskip("prompt_toolkit")
-    from prompt_toolkit.application import create_app_session
-    from prompt_toolkit.input import create_pipe_input
-    from prompt_toolkit.output import DummyOutput
-
-    with create_pipe_input() as keyboard, create_app_session(keyboard, DummyOutput()):
-        keyboard.send_text(f" ma\x7f\x7fje{ENTER}kota{ENTER}")
-        entries = EditedEntries(None)
-        assert [entries.read("Ala"), entries.read()] == ["Ala je", "kota"]
+    keys = f" ma\x7f\x7fje{ENTER}kota{ENTER}{CTRL_D}"
+    assert list(typed(keys, begun="Ala")) == ["Ala je", "kota"]
 
 
 def test_ctrl_c_gives_up_a_line() -> None:

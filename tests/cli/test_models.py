@@ -279,7 +279,6 @@ def test_a_shell_completes_commands_options_and_aliases(shell: str) -> None:
         count = len(words.split(" ")) - 1
         number = last if shell == "fish" else str(count)
         asked = {"_TOKALIGN_COMPLETE": f"{shell}_complete", "COMP_WORDS": words}
-        run = [sys.executable, "-m", "tokalign"]
         program = (
             "import sys; sys.argv[0] = 'tokalign'; from tokalign.__main__ import program; program()"
         )

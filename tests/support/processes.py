@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,6 +28,14 @@ def wait_for(condition: Callable[[], bool]) -> None:
         if time.monotonic() > deadline:
             raise TimeoutError("the condition never held")
         time.sleep(0.005)
+
+
+def is_running(process: int) -> bool:
+    """Whether a process goes on; one that has ended and that nobody waits for does not."""
+    state = subprocess.run(
+        ["ps", "-o", "stat=", "-p", str(process)], capture_output=True, text=True, check=False
+    )
+    return bool(state.stdout.strip()) and not state.stdout.startswith("Z")
 
 
 @contextmanager

@@ -15,7 +15,7 @@ import pytest
 from counted import write_files
 from hypothesis import given
 from hypothesis import strategies as st
-from processes import HUNG, wait_for
+from processes import HUNG, is_running, wait_for
 
 from tokalign.build.counting.workers import plan_processes, workers
 from tokalign.errors import OutputError, UsageError
@@ -107,14 +107,6 @@ def test_ctrl_c_does_not_wait_for_the_rest_of_a_result(tmp_path: Path) -> None:
         [sys.executable, script], cwd=tmp_path, stderr=subprocess.PIPE, text=True, timeout=HUNG
     )
     assert found.stderr.endswith("KeyboardInterrupt\n")
-
-
-def is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 @given(memory=st.integers(0, 1 << 33), jobs=st.integers(1, 64), vocabulary=st.integers(1, 1 << 18))
