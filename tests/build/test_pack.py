@@ -235,6 +235,21 @@ def test_where_nothing_can_be_kept_one_note_says_so(
     assert line.endswith("set TOKALIGN_TABLES to a folder that you may write to")
 
 
+def test_for_a_tokenizer_that_no_other_process_knows_one_note_says_so(
+    tokenizer: Tokenizer[Any], packed: Bundle, tables: Path
+) -> None:
+    class Local(Tokenizer[Any]):
+        pass
+
+    write_pack(packed, tables, "zz")
+    told: list[str] = []
+    InstalledPacks(Local(tokenizer.spec), lambda: None, note=told.append).compile(["zz"])
+    (line,) = told
+    assert line.endswith(
+        "only the program itself knows the class of the tokenizer; put it into a module"
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "language"),
     [

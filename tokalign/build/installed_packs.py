@@ -48,6 +48,7 @@ _CODE_NAMES = re.compile(
     re.IGNORECASE,
 )
 _REMEDY = "set TOKALIGN_TABLES to a folder that you may write to"
+_ALONE = "only the program itself knows the class of the tokenizer; put it into a module"
 _FEWEST_WORDS = 2  # of a message in a chat
 _ROLE = re.compile(r"\A\s*(?:user|assistant|system|model)\n")  # before it, in many templates
 
@@ -119,6 +120,11 @@ class InstalledPacks:
             self.open()
 
     def _compile(self, language: str, path: Path) -> None:
+        try:
+            pickled = pickle.dumps(self._target)
+        except Exception:  # programs raise what they like
+            self._note(f"{shown_path(path)} is not used: {_ALONE}")
+            return
         self._note(
             f"{shown_path(path)} -> compiled for this tokenizer now, once; about a minute; "
             "Ctrl-C stops that"
@@ -131,7 +137,7 @@ class InstalledPacks:
             assert process.stdin is not None
             assert process.stdout is not None
             with suppress(BrokenPipeError):
-                process.stdin.write(pickle.dumps(self._target))
+                process.stdin.write(pickled)
                 process.stdin.flush()
             for line in process.stdout:
                 self._note(f"  {line.decode(errors='replace').rstrip()}")
@@ -207,7 +213,10 @@ def _compile_here(pack: Path, path: Path) -> None:
     for both in (signal.SIGINT, signal.SIGHUP):  # which a terminal sends to both
         signal.signal(both, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, end_once)
-    target = pickle.load(sys.stdin.buffer)
+    try:
+        target = pickle.load(sys.stdin.buffer)
+    except Exception:
+        sys.exit(_ALONE)
     Thread(target=_end_with_stdin, daemon=True).start()
 
     @contextmanager
