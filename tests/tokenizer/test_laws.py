@@ -364,11 +364,15 @@ def test_a_prompt_at_which_the_library_panics_is_an_error(tmp_path: Path) -> Non
         tokenizer.encode("kot {}\n\n tak", specials=True)
 
 
-def test_a_model_without_a_token_for_unknown_characters_is_refused(tmp_path: Path) -> None:
+def test_a_model_without_a_token_for_unknown_characters_encodes_the_others(tmp_path: Path) -> None:
     """The file names one that its vocabulary does not have."""
     document = copied(KINDS["WordPiece"]())
     letters = {letter: i for i, letter in enumerate("kot")}
     document["model"] |= {"unk_token": "[none]", "vocab": letters}
     document["added_tokens"] = []
+    tokenizer = read(tmp_path, document)
+    assert tokenizer.level is Level.IDS_ONLY
+    assert tokenizer.fingerprint
+    assert tokenizer.encode("k") == [0]
     with pytest.raises(VocabularyError, match="gives up"):
-        read(tmp_path, document)
+        tokenizer.encode("ż")

@@ -12,7 +12,7 @@ import json
 import logging
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -63,12 +63,13 @@ class Reference:
     def around(self) -> tuple[Ids, Ids]:
         """The ids before and after the text of every prompt (BOS, EOS)."""
         for text in ("a", "0", " ", "."):
-            inside = tuple(encode_with(self.theirs, text, around=False))
-            whole = tuple(encode_with(self.theirs, text, around=True))
-            for start in range(len(whole) - len(inside) + 1) if inside else ():
-                end = start + len(inside)
-                if whole[start:end] == inside:
-                    return whole[:start], whole[end:]
+            with suppress(VocabularyError):  # some programs know few characters
+                inside = tuple(encode_with(self.theirs, text, around=False))
+                whole = tuple(encode_with(self.theirs, text, around=True))
+                for start in range(len(whole) - len(inside) + 1) if inside else ():
+                    end = start + len(inside)
+                    if whole[start:end] == inside:
+                        return whole[:start], whole[end:]
         return (), ()
 
     @property
