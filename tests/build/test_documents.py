@@ -194,8 +194,3 @@ def test_documents_come_by_their_paths_whatever_the_order_of_folders(tmp_path: P
 def test_a_line_was_wrapped_if_it_is_long_enough(length: int, joined: bool) -> None:
     lines = "x" * length + "\nmały"
     assert unwrap(lines) == (lines.replace("\n", " ") if joined else lines)
-
-
-def test_a_mark_of_byte_order_is_no_text(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfNotatka.")
-    assert read_document(tmp_path / "a.txt") == "Notatka."

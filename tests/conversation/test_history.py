@@ -377,26 +377,6 @@ def test_calls_are_written_in_the_form_that_the_template_takes(
     assert all(part in text for part in ("pogoda", "Łódź", said or "", TOOL["content"]))
 
 
-def test_a_template_of_single_calls_gets_several_one_by_one_with_their_results() -> None:
-    calls = [
-        {"id": name, "function": {"name": "f", "arguments": json.dumps({"x": name})}}
-        for name in ("a", "b")
-    ]
-    said = {"role": "assistant", "content": "Sprawdzam.", "tool_calls": calls}
-    results = [
-        {"role": "tool", "tool_call_id": name, "content": f"wynik {name}"} for name in ("b", "a")
-    ]
-    other = {"role": "tool", "tool_call_id": "c", "content": "wynik c"}
-    history = template_messages([ASK, said, *results, other, ASK])
-    text = rendered(Template(single), history, {})  # type: ignore[arg-type]
-    assert text.split("|")[1:-1] == [
-        "Sprawdzam.",
-        *("f{'x': 'a'}", "wynik a"),
-        *("f{'x': 'b'}", "wynik b"),
-        "wynik c",
-    ]
-
-
 def test_what_was_thought_before_a_call_stays_with_it() -> None:
     """As in gpt-oss's template, which writes no other thought, and refuses a text beside it."""
 
@@ -439,14 +419,16 @@ def test_what_a_tool_does_not_say_is_empty_where_a_template_needs_it() -> None:
     assert "parameters" not in functions[2], "what the client sent stays as it is"
 
 
-def test_each_call_finds_its_result_at_once_in_whatever_order() -> None:
+def test_a_template_of_single_calls_gets_each_with_its_result_in_whatever_order() -> None:
     names, compared = compared_names(range(300))
     calls = [{"id": name, "function": {"name": "f", "arguments": "{}"}} for name in names]
     results = [{"role": "tool", "tool_call_id": name, "content": f"<{name}>"} for name in names]
-    turn = {"role": "assistant", "content": "", "tool_calls": calls}
-    history = template_messages([ASK, turn, *reversed(results), ASK])
+    other = {"role": "tool", "tool_call_id": "c", "content": "of another"}
+    turn = {"role": "assistant", "content": "Sprawdzam.", "tool_calls": calls}
+    history = template_messages([ASK, turn, *reversed(results), other, ASK])
     text = rendered(Template(single), history, {})  # type: ignore[arg-type]
-    assert "|".join(f"f{{}}|<{name}>" for name in names) in text
+    pairs = "|".join(f"f{{}}|<{name}>" for name in names)
+    assert text == f"{ASK['content']}|Sprawdzam.|{pairs}|of another|{ASK['content']}"
     assert len(compared) < 10 * len(names)
 
 
@@ -488,21 +470,21 @@ def test_a_template_that_knows_no_tools_gets_calls_and_results_as_texts() -> Non
     assert text == f"[Result of a tool]\n7\n\n{ASK['content']}"
 
 
-@pytest.mark.parametrize("text", ['{"a": "\\ud800"}', '{"a": NaN}', '{"a": 1e999}'])
-def test_arguments_that_no_prompt_can_hold_stay_text(text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        *[
+            (text, {"arguments": text})
+            for text in ('{"a": "\\ud800"}', '{"a": NaN}', '{"a": 1e999}')
+        ],
+        *[(json.dumps(value), {"arguments": value}) for value in ([1, 2], "a", 5, True)],
+        ("null", {}),
+    ],
+)
+def test_arguments_that_are_no_object_or_that_no_prompt_holds_are_one_argument(
+    text: str, expected: Any
+) -> None:
+    """Templates such as those of Gemma 4 and Qwen 3.5 refuse anything but an object."""
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": text}}
     read = template_messages([ASK, {"role": "assistant", "tool_calls": [call]}, ASK])
-    assert read[1]["tool_calls"][0]["function"]["arguments"] == {"arguments": text}
-
-
-@pytest.mark.parametrize("value", [[1, 2], "a", 5, True, None])
-def test_arguments_that_are_no_object_are_one_argument(value: Any) -> None:
-    """Templates such as those of Gemma 4 and Qwen 3.5 refuse anything but an object."""
-    call = {
-        "id": "c",
-        "type": "function",
-        "function": {"name": "f", "arguments": json.dumps(value)},
-    }
-    read = template_messages([ASK, {"role": "assistant", "tool_calls": [call]}, ASK])
-    expected = {} if value is None else {"arguments": value}
     assert read[1]["tool_calls"][0]["function"]["arguments"] == expected

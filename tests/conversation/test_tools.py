@@ -483,6 +483,7 @@ def test_gemma_s_round_brackets_hold_texts_in_quotes(value: str) -> None:
 def test_deepseeks_marks_are_those_of_the_template() -> None:
     form = ToolFormat.of(Marked("{{ '<' + dsml + 'tool_calls>' }}", "｜DSML｜"))
     assert form == ("deepseek_v32", "<｜DSML｜tool_calls>", "</｜DSML｜tool_calls>")
+    assert ToolFormat.of(Marked("<｜DSML｜tool_calls>")) == form
 
 
 def test_a_text_by_its_mark_is_one_only_where_the_schema_has_texts() -> None:
@@ -491,7 +492,9 @@ def test_a_text_by_its_mark_is_one_only_where_the_schema_has_texts() -> None:
     for kind, value in ((int, 5), (str, "5"), (int | str, "5"), (Any, "5")):
         assert read(form, text, [tool_of(kind)]) == [("f", {"x": value})]
         unmarked = text.replace(' string="true"', "")
-        assert read(form, unmarked, [tool_of(kind)]) == [("f", {"x": "5" if kind is str else 5})]
+        for otherwise in (unmarked, text.replace("true", "false")):
+            meant = "5" if kind is str else 5
+            assert read(form, otherwise, [tool_of(kind)]) == [("f", {"x": meant})]
 
 
 @pytest.mark.parametrize("name", TAGGED)
@@ -610,7 +613,7 @@ def test_required_arguments_come_first_in_a_call_as_python_writes_it() -> None:
     some = tool("f", {"properties": {**optional, "x": {"type": "string"}}, "required": ["x"]})
     for asked, fits, no in (
         (some, ['x="", a=True, c=false', 'x="a"'], ["", "a=True", 'x="", c=True, a=True']),
-        (tool("f", {"properties": optional}), ["", "b=True", "a=True, c=False"], ["x=1", ", a=1"]),
+        (tool("f", {"properties": optional}), ["", "b=True"], ["x=1", ", a=1"]),
         (tool("f", {}), [""], ["a=1"]),
     ):
         grammar = calls_grammar(form, target().vocabulary, [asked], ANY_TOOL)
@@ -784,14 +787,3 @@ def test_the_format_of_gpt_oss_is_known_by_its_tokens() -> None:
     form = ToolFormat.of(Marked(None, "<|start|>", "<|channel|>", "<|message|>", "<|call|>"))
     assert form is not None
     assert form.parser == HARMONY
-
-
-def test_the_type_of_an_argument_is_what_the_call_says_or_else_its_schema() -> None:
-    form, asked = form_of("deepseek_v32"), [tool_of(int | str)]
-    call = TAGGED["deepseek_v32"]
-    for written, value in ((call, "5"), (call.replace("true", "false"), 5)):
-        text = form.begin + written.format("5") + form.end
-        assert read(form, text, asked) == [("f", {"x": value})]
-    newer = ToolFormat.of(Marked("<｜DSML｜tool_calls>"))
-    assert newer is not None
-    assert newer.begin == "<｜DSML｜tool_calls>"

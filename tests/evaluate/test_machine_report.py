@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 from machines_reference import page, section
+from measured import block, measured
 from places import ROOT
 
 from tokalign.errors import UsageError
-from tokalign.evaluate.comparison import BASELINES, Condition, Measurement, PromptBlock, compare
+from tokalign.evaluate.comparison import BASELINES, Condition, compare
 from tokalign.evaluate.machine_report import (
     MachineReport,
     MeasuredModels,
@@ -28,23 +29,15 @@ from tokalign.runtime.cost import CostCurve, Timing
 HYBRID = Condition("hybrid", "auto")
 
 
-def measurement(number: int, condition: Condition, ids: list[int], speed: float) -> Measurement:
-    return Measurement(
-        block=PromptBlock("code" if number % 2 else "general", number, str(number)),
-        condition=condition,
+MEASURED = [
+    measured(
+        condition,
+        block(number, prompt_set="code" if number % 2 else "general"),
         token_ids=tuple(ids),
         prompt_tokens=400 * number,
         rounds=4,
-        proposed=8,
-        accepted=4,
-        draft_passes=0,
         tokens_per_second=speed,
-        host_ms=0.2,
     )
-
-
-MEASURED = [
-    measurement(number, condition, ids, speed)
     for number in (1, 2, 3)
     for condition, ids, speed in (
         (BASELINES[0], [1, 2, 3, 4], 10.0),
