@@ -15,6 +15,7 @@ from command_lines import Ended, run, start
 from places import DEMO
 from polish import SENTENCES
 from processes import NOT_NOHUP, wait_for
+from small_families import write_family
 from small_tokenizers import write_tokenizer
 
 from tokalign.build.text_files import TextFile
@@ -237,6 +238,12 @@ def test_an_alignment_reads_no_file(
     assert "the FILEs are not read" in ended.err
     assert "text_bytes" not in ended.json  # a 0 would look like the size of the table
     assert written(ended).corpus == {}
+
+
+def test_no_alignment_is_made_that_could_help_nobody(tmp_path: Path, target: Path) -> None:
+    by_ids = write_family(tmp_path / "w", "WordPiece")
+    refused = run("build", "--draft", target, "--target", by_ids, "--output", tmp_path / "out")
+    refused.is_refused(3, "used by its ids only", "give --dictionary-only")
 
 
 def test_a_model_reads_a_corpus(tmp_path: Path) -> None:

@@ -196,3 +196,4 @@ def test_it_says_how_each_tokenizer_is_used_and_what_that_leaves(tmp_path: Path)
         assert told["draft_tokenizer"].startswith(f"{level} (")
         assert ("intersection_pairs" in told) == (level == "by text")
         assert ("by its ids only" in told["verdict"]) == (level == "ids only")
+    assert "no translation" in check("--draft", by_ids, "--target", by_ids)["verdict"]

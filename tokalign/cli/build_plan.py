@@ -28,13 +28,14 @@ from tokalign.build.pipeline import Builder, BuildReport
 from tokalign.build.sources import CorpusFile, find_sources
 from tokalign.build.text_files import Report
 from tokalign.cli.output import note, reading_stdin
-from tokalign.errors import UsageError
+from tokalign.errors import IncompatibleError, UsageError
 from tokalign.names.registry import Resolved, resolve_tokenizer
 from tokalign.storage import POLISH, sample_text
 from tokalign.tables.bundle import Bundle, read_bundle, read_header
 from tokalign.tables.dictionary import LANGUAGE
 from tokalign.tables.finding import find_packs, table_folder
 from tokalign.tables.logit_rows import KEPT
+from tokalign.tokenizer.spec import Level
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 from tokalign.train.options import Writing
 
@@ -92,6 +93,11 @@ class BuildPlan:
                 draft, trust_remote_code=self.trust_remote_code
             )
             note(theirs.description)
+            if Level.IDS_ONLY in (target.level, theirs.tokenizer.level):
+                raise IncompatibleError(
+                    "one of the tokenizers is used by its ids only, so no alignment helps a draft "
+                    "model; give --dictionary-only instead of --draft"
+                )
             packs = find_packs(note=note)
             builders[self._folder / f"{theirs.slug}.alignment.tok"] = lambda _, stage: (
                 build_alignment(theirs.tokenizer, target, packs=packs, stage=stage)

@@ -203,18 +203,18 @@ def _fit(
         "draft_vocabulary_size": len(draft.vocabulary),
         "same_tokenizer": same,
     }
+    same_verdict = "Same tokenizer: every draft token is a target token, no translation is needed."
     if Level.IDS_ONLY in (draft.level, target.level):
-        return (
+        other_verdict = (
             "One of the tokenizers is used by its ids only: no draft model of another tokenizer "
-            "can draft here. Dictionaries, context copy and the logit store can.",
-            about,
+            "can draft here. Dictionaries, context copy and the logit store can."
         )
+        return same_verdict if same else other_verdict, about
     intersection = intersect(draft.vocabulary, target.vocabulary)
     coverage = measure_coverage(draft, target, intersection, lines)
     about |= {"intersection_pairs": intersection.pairs, **asdict(coverage)}
     if same:
-        verdict = "Same tokenizer: every draft token is a target token, no translation is needed."
-        return verdict, about
+        return same_verdict, about
     reach = coverage.target_token_coverage
     fit = fit_in_a_word(reach)
     ratio = coverage.draft_fertility / coverage.target_fertility
