@@ -66,16 +66,6 @@ def test_killed_and_resumed_is_the_same(
     assert files(tmp_path / "drafter") == files(uninterrupted / "drafter")
 
 
-@pytest.mark.parametrize("kind", KINDS[1:])
-def test_other_kinds_are_resumed_the_same(train: Train, tmp_path: Path, kind: DrafterKind) -> None:
-    train(tmp_path / "whole", kind)
-    for when in (3, 20):
-        with pytest.raises(Killed):
-            train(tmp_path, kind, kill=lambda s, d, a=when: s == "training" and d >= a)
-    train(tmp_path, kind)
-    assert files(tmp_path / "drafter") == files(tmp_path / "whole" / "drafter")
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_two_sets_of_labels_are_learned_in_turn_and_resumed_the_same(
     train: Train, tmp_path: Path, kind: DrafterKind

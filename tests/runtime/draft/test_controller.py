@@ -249,13 +249,16 @@ def test_the_best_rate_wins(offered: float | None, right: float, drafts: bool) -
     assert bool(proposal.tree) == (drafts or offered is not None)
 
 
+class Endless(ScriptedSource):
+    """Expects its id again and again."""
+
+    def advance(self, state: int, token: TargetId) -> int:  # type: ignore[override]
+        return state
+
+
 @pytest.mark.parametrize("right", [0.9, 0.01], ids=["pays", "a trial"])
 def test_free_sources_offer_whole_trees_beside_a_model_that_has_lost_enough(right: float) -> None:
     """Beside one that may draft, they stop where they cannot reach its rate."""
-
-    class Endless(ScriptedSource):
-        def advance(self, state: int, token: TargetId) -> int:  # type: ignore[override]
-            return state
 
     draft = TokenTree.chain([TargetId(5)] * 4, "draft", [0.9] * 4)
 
@@ -283,10 +286,6 @@ def test_proposals_go_no_further_than_one_step_beyond_what_was_measured() -> Non
     device = Device([0.010 + 0.0001 * n for n in range(33)], host=0.0)
     knowledge = Knowledge(costs=LearnedCosts(PassTimes([1.0, 1.01], weight=0)))
     seen: list[tuple[int, int]] = []
-
-    class Endless(ScriptedSource):
-        def advance(self, state: int, token: TargetId) -> int:  # type: ignore[override]
-            return state
 
     class Reaching(Controller):
         def propose(self, context: Context, limit: int) -> Proposal:

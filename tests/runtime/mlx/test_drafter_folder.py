@@ -13,7 +13,6 @@ import mlx.nn as nn
 import pytest
 from block_drafters import block_config, random_block_drafter, write_block_drafter
 from mlx.utils import tree_flatten
-from places import DEMO
 from random_drafters import random_drafter
 from random_models import random_model
 
@@ -204,13 +203,6 @@ def test_whatever_is_harmed_is_refused_in_one_line(
         load_drafter(folder, target)
     assert "\n" not in str(refused.value)
     assert any(does in str(refused.value) for does in ("tokalign train", "give another one"))
-
-
-def test_the_demo_drafter_belongs_to_the_demo_target() -> None:
-    demo: LanguageModel[Any] = LanguageModel.from_folder(DEMO / "target")
-    drafter = load_drafter(DEMO / "drafter", demo)
-    assert drafter.config.parameters == 221_952
-    assert {w.dtype for _, w in tree_flatten(drafter.parameters())} == {mx.float16}
 
 
 def test_a_folder_that_cannot_be_written_is_named(

@@ -7,6 +7,7 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
+from drafter_cases import penalize_last
 from mlx.utils import tree_map
 from random_models import VOCABULARY, generate, random_model, rounds_of
 from small_tokenizers import of_merges
@@ -71,7 +72,7 @@ def test_a_logits_processor_is_told_no_guess(temperature: float) -> None:
 
     def note(history: mx.array, logits: mx.array) -> mx.array:
         told.append([*history.tolist()])
-        return logits - 3.0 * (mx.arange(logits.shape[-1]) == history[-1:])
+        return penalize_last(history, logits)
 
     sampling = Sampling(temperature=temperature, seed=3, processors=(note,))
     emitted, rounds = drafted(similar_model(0.5), sampling, alternatives=6)
