@@ -63,8 +63,8 @@ def _response_format(name: str, given: Any) -> Grammar | None:
             return None
         case dict() if kind is None:
             return None
-        case {"type": "json_object"}:
-            schema = given.get("schema")
+        case {"type": "json_object" | "json"}:  # "value" is TGI's word for the schema
+            schema = given.get("schema", given.get("value"))
             return _json_grammar({"type": "object"} if schema is None else schema)
         case {
             "type": "json_schema",
