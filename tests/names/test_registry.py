@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -14,6 +13,7 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 from fake_hub import serve_hub, write_snapshot
+from processes import small_disk
 from tokenizer_files import byte_level_document
 
 from tokalign.errors import MissingAssetError, OutputError, UsageError
@@ -302,13 +302,8 @@ def test_what_a_kill_leaves_is_not_taken_for_the_model(
 
 @pytest.mark.slow
 def test_a_disk_without_room_for_it_is_named(cache: Path, file: Path) -> None:
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, before[1]))
-    try:
-        with pytest.raises(OutputError, match="make room on that disk"):
-            packaged_model(file)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    with small_disk(1 << 20), pytest.raises(OutputError, match="make room on that disk"):
+        packaged_model(file)
     assert list((cache / "models").iterdir()) == []
 
 
