@@ -120,7 +120,7 @@ def known_share(folder: Path, texts: Sequence[Sequence[TargetId]], prompt: int) 
     return float(np.array(weights["t2d"])[ids].mean())
 
 
-def table(found: Mapping[str, Mapping[str, float]], repaired: Sequence[str]) -> list[str]:
+def table(found: Mapping[str, Mapping[str, float]]) -> list[str]:
     """Rows of the table. Shares are of what the drafter trained on English accepts in English:
     with the English dictionary, if there is one, where the language has its own."""
     head = ["", "ids its head knows", "alone", "+ dictionary (a)", "dictionary alone"]
@@ -207,7 +207,7 @@ def main(
                 values[both] = counted(network, ours, values["ids"], prompt, dictionary)
         write_file(path, json.dumps(found))
         click.echo(f"{language}: { {k: v for k, v in values.items() if k != 'ids'} }", err=True)
-    print("\n".join(table(found, [*corpora])))
+    print("\n".join(table(found)))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import pytest
 from polish import SENTENCES
 from processes import wait_for
 from small_families import write_family
-from small_tokenizers import write_tokenizer
+from small_tokenizers import trained_tokenizer
 from written_tables import write_bundle
 
 from tokalign.api.choosing import choose_drafting
@@ -56,9 +56,8 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
 
 
 @pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer[Any]:
-    folder = tmp_path_factory.mktemp("tokenizer")
-    return read_tokenizer(write_tokenizer(folder, vocabulary_size=400))
+def tokenizer() -> Tokenizer[Any]:
+    return trained_tokenizer(400)
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from polish import SENTENCES
-from small_tokenizers import write_tokenizer
+from small_tokenizers import trained_tokenizer
 
 from tokalign.build.alignment import build_alignment
 from tokalign.build.corpus import Corpus
@@ -18,18 +18,14 @@ from tokalign.errors import UsageError
 from tokalign.tables.alignment import Intersection
 from tokalign.tables.backoff import BackoffTable
 from tokalign.tables.bundle import Bundle, read_bundle
-from tokalign.tokenizer.self_check import read_tokenizer
-from tokalign.tokenizer.tokenizer import Tokenizer
 
 SMALL = 3_000
 
 
 @pytest.fixture(scope="module")
-def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
-    folder = tmp_path_factory.mktemp("tokenizers")
-    draft: Tokenizer[Any] = read_tokenizer(write_tokenizer(folder / "d", vocabulary_size=300))
-    target: Tokenizer[Any] = read_tokenizer(write_tokenizer(folder / "t", vocabulary_size=360))
-    return draft, target
+def tokenizers() -> tuple[Any, Any]:
+    """The draft's and the target's."""
+    return trained_tokenizer(300), trained_tokenizer(360)
 
 
 def write_corpus(folder: Path) -> Path:

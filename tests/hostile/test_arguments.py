@@ -14,12 +14,11 @@ import numpy as np
 import pytest
 from mlx_lm.models.cache import make_prompt_cache
 from random_models import random_model
-from small_tokenizers import write_tokenizer
+from small_tokenizers import trained_tokenizer
 
 import tokalign
 from tokalign.errors import UsageError
 from tokalign.runtime.mlx.sampling import Sampling
-from tokalign.tokenizer.self_check import read_tokenizer
 
 PROMPT = [5, 17, 3]
 SIZE = 400
@@ -27,18 +26,12 @@ SIZE = 400
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    folder = tmp_path_factory.mktemp("tokenizers")
-    sizes = {"target": 340, "draft": 300}
-    ours, theirs = [
-        read_tokenizer(write_tokenizer(folder / name, vocabulary_size=size))
-        for name, size in sizes.items()
-    ]
+def pair() -> dict[str, Any]:
     return {
         "model": random_model(6, vocabulary=SIZE),
-        "tokenizer": ours,
+        "tokenizer": trained_tokenizer(340),
         "draft_model": random_model(7, vocabulary=SIZE),
-        "draft_tokenizer": theirs,
+        "draft_tokenizer": trained_tokenizer(300),
     }
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from forged_tables import alignment_bundle, backoff_bundle
 from random_models import random_model
-from small_tokenizers import write_tokenizer
+from small_tokenizers import trained_tokenizer
 from written_tables import write_bundle
 
 import tokalign
@@ -26,23 +26,16 @@ from tokalign.errors import BundleError, IncompatibleError
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.tables.bundle import Bundle
 from tokalign.tables.opening import verify_table
-from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
 
 TOKENS, PADDING = 10, 37
 SAMPLINGS = {"greedy": Sampling(), "sampled": Sampling(temperature=0.9, seed=11)}
 
 
-@cache
-def tokenizer_of(folder: Path, size: int) -> Tokenizer[Any]:
-    return read_tokenizer(write_tokenizer(folder / str(size), vocabulary_size=size))
-
-
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def pair() -> dict[str, Any]:
     """Two padded random models with two tokenizers, as keyword arguments."""
-    folder = tmp_path_factory.mktemp("tokenizers")
-    target, draft = tokenizer_of(folder, 400), tokenizer_of(folder, 330)
+    target, draft = trained_tokenizer(400), trained_tokenizer(330)
     return {
         "model": random_model(3, vocabulary=len(target.vocabulary) + PADDING),
         "tokenizer": target,

@@ -13,7 +13,7 @@ from drafter_cases import penalize_last
 from random_drafters import random_drafter
 from random_models import decoder_of, emitted, random_model
 from small_tables import table_of
-from small_tokenizers import write_tokenizer
+from small_tokenizers import trained_tokenizer
 
 from tokalign.errors import UsageError
 from tokalign.runtime.chat import Prompt
@@ -25,7 +25,6 @@ from tokalign.runtime.remembered import OutputStore
 from tokalign.runtime.request import Request
 from tokalign.tables.dictionary import SOURCE, Dictionaries
 from tokalign.tables.logit_rows import ID_BITS, LogitRows, codes_of, keys_of
-from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -58,13 +57,8 @@ METHODS: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(scope="module")
-def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> list[Tokenizer[Any]]:
-    folder = tmp_path_factory.mktemp("tokenizers")
-    sizes = {"target": IDS, "draft": 300}
-    return [
-        read_tokenizer(write_tokenizer(folder / name, vocabulary_size=size))
-        for name, size in sizes.items()
-    ]
+def tokenizers() -> list[Tokenizer[Any]]:
+    return [trained_tokenizer(IDS), trained_tokenizer(300)]
 
 
 def model(tokenizer: Tokenizer[Any], rows: int, seed: int = 0) -> LanguageModel[Any]:

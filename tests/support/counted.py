@@ -5,31 +5,25 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
 from itertools import takewhile
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import pytest
-from small_tokenizers import write_tokenizer
+from small_tokenizers import trained_tokenizer
 
 from tokalign.build.counting import token_ngrams
 from tokalign.build.counting.ngram_tree import walk_back
 from tokalign.build.counting.token_ngrams import Counting
 from tokalign.build.counting.windows import TokenNgrams
-from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
 
 Counts = dict[tuple[int, ...], float]
 
 
-@cache
 def small_tokenizer() -> Tokenizer[Any]:
-    """A tokenizer of 320 tokens, trained when it is first asked for."""
-    with TemporaryDirectory() as folder:
-        return read_tokenizer(write_tokenizer(Path(folder), vocabulary_size=320))
+    return trained_tokenizer(320)
 
 
 def write_files(folder: Path, files: Mapping[str, Sequence[str]]) -> list[Path]:

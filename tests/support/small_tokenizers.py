@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from polish import SENTENCES
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
+from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.spec import TokenizerSpec
 from tokalign.tokenizer.tokenizer import Tokenizer as OurTokenizer
 from tokalign.tokenizer.vocabulary import Roles
@@ -29,6 +32,13 @@ def write_tokenizer(folder: Path, *, vocabulary_size: int) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))
     return folder
+
+
+@cache
+def trained_tokenizer(size: int) -> OurTokenizer[Any]:
+    """One of so many tokens that `write_tokenizer` writes; nobody changes it."""
+    with TemporaryDirectory() as folder:
+        return read_tokenizer(write_tokenizer(Path(folder), vocabulary_size=size))
 
 
 def of_merges(

@@ -15,13 +15,12 @@ from labelled import random_labels
 from mlx_lm.models import qwen3
 from mlx_lm.models.cache import KVCache
 from random_models import random_model
-from small_tokenizers import write_tokenizer
+from small_tokenizers import trained_tokenizer
 
 from tokalign.build.corpus import Corpus
 from tokalign.errors import UsageError
 from tokalign.runtime.mlx.taps import LayerOutputs
 from tokalign.runtime.mlx.tree_attention import RowPositions, with_row_positions
-from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.train.drafters import WindowBatches
 from tokalign.train.eagles import EagleLearner, draft_states
 from tokalign.train.labelled_corpus import LabelledCorpus
@@ -73,7 +72,7 @@ def test_a_head_that_norms_queries_is_not_trained_on(tmp_path: Path) -> None:
 
 
 def test_ids_are_counted_in_labels_and_in_the_corpora_they_were_made_of(tmp_path: Path) -> None:
-    tokenizer: Any = read_tokenizer(write_tokenizer(tmp_path, vocabulary_size=340))
+    tokenizer: Any = trained_tokenizer(340)
     size = len(tokenizer.vocabulary)
     ids = np.array([[9, 4, 4], [9, 7, 2], [9, 4, 7]])
     labels = Labels(np.zeros((3, 1), np.float16), ids)

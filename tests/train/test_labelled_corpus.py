@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 from labelled import random_labels
 from random_models import random_model
-from small_tokenizers import write_tokenizer
+from small_tokenizers import trained_tokenizer
 from zoo import zoo_model
 
 from tokalign.build.corpus import Corpus, draw_windows
 from tokalign.errors import CorpusError, IncompatibleError, UsageError
-from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 from tokalign.train.labelled_corpus import Labeller
@@ -26,8 +25,8 @@ WORDS = ["rzeka", "most", "droga", "las", "dom", "pies", "kot", "chleb"]
 
 
 @pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer[Any]:
-    return read_tokenizer(write_tokenizer(tmp_path_factory.mktemp("t"), vocabulary_size=340))
+def tokenizer() -> Tokenizer[Any]:
+    return trained_tokenizer(340)
 
 
 def corpus(folder: Path, lines: int = 400) -> Corpus:
