@@ -30,6 +30,7 @@ from tokalign.runtime.draft.trained import BlockDrafter
 from tokalign.runtime.loop import Decoding, Limits, TargetVerifier
 from tokalign.runtime.mlx.beam_search import BeamShape
 from tokalign.runtime.mlx.cached_drafter import CachedSession
+from tokalign.runtime.mlx.dflash import DFlashDrafter
 from tokalign.runtime.mlx.drafter_folder import read_drafter
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import TargetModelSession
@@ -49,6 +50,7 @@ def ours(target: Path, folder: Path) -> Run:
     """Our chain of a DFlash."""
     model: LanguageModel[Any] = LanguageModel.from_folder(target, dtype="float32")
     network = read_drafter(folder, model.model)
+    assert isinstance(network, DFlashDrafter)
 
     def run(prompt: list[Any], count: int) -> tuple[list[int], list[int]]:
         session = TargetModelSession(model.model, watch=network.watch)

@@ -129,7 +129,7 @@ _MAKERS: dict[DrafterFormat, Callable[[Mapping[str, Any], Weights, Any], Trained
 """What makes a published drafter of its `config.json`, its weights, and a loaded target."""
 
 
-def read_drafter(folder: Path, model: Any) -> Any:
+def read_drafter(folder: Path, model: Any) -> TrainedDrafter:
     """The drafter in a folder, of whatever kind, for a loaded model, whose number format it takes.
     Raises: MissingAssetError; BundleError for one that is damaged, or cannot be read or run;
     IncompatibleError for another target, or one whose hidden states cannot be had."""
@@ -147,7 +147,7 @@ def load_drafter(folder: Path, target: Target) -> TrainedDrafter:
     `require_target`; IncompatibleError for a target whose hidden states cannot be had.
     """
     require_target(folder, target)
-    return cast("TrainedDrafter", read_drafter(folder, target.model))
+    return read_drafter(folder, target.model)
 
 
 def require_target(folder: Path, target: Target) -> None:
