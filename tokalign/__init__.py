@@ -46,9 +46,20 @@ _ELSEWHERE = {
 
 def __getattr__(name: str) -> "Any":
     """Load the Python API on first use, because it imports mlx."""
-    if name in __all__:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
         return getattr(import_module(f"tokalign.{_ELSEWHERE.get(name, 'api.text')}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("mlx", "mlx_lm"):
+            raise
+        from tokalign.installation import install_line
+
+        raise ModuleNotFoundError(
+            f"tokalign.{name} runs models with mlx, which is not installed; install it with: "
+            + install_line(extra="mlx"),
+            name=error.name,
+        ) from None
 
 
 def __dir__() -> list[str]:

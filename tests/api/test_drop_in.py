@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import inspect
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from importlib import import_module
 from itertools import islice
@@ -26,6 +28,7 @@ from transformers import PreTrainedTokenizerFast
 import tokalign
 from tokalign.api.objects import as_tokenizer
 from tokalign.errors import ContextLengthError, UsageError
+from tokalign.installation import install_line
 from tokalign.runtime.chat import encode_prompt
 from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
@@ -256,6 +259,15 @@ def test_load_notes_the_tokenizer_of_a_model(models: dict[str, str]) -> None:
     target, (draft, _) = (tokalign.load(models[name]) for name in ("target", "draft"))
     text = tokalign.generate(*target, "Zażółć", max_tokens=12, draft_model=draft)
     assert text == tokalign.generate(*target, "Zażółć", max_tokens=12, method="plain")
+
+
+@pytest.mark.parametrize("name", ["generate", "batch_generate"])
+def test_without_mlx_its_names_say_what_to_install(name: str) -> None:
+    script = f"import sys; sys.modules.update(mlx=None, mlx_lm=None); from tokalign import {name}"
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    last = ended.stderr.splitlines()[-1]
+    assert last.startswith(f"ModuleNotFoundError: tokalign.{name} runs models with mlx")
+    assert last.endswith(f"install it with: {install_line(extra='mlx')}")
 
 
 @pytest.mark.parametrize(("method", "max_tokens"), [("auto", 1), ("draft", 1), ("draft", 7)])
