@@ -14,7 +14,6 @@ from dataclasses import fields
 
 import tokalign
 from tokalign import errors
-from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.options import CacheOptions, DraftingOptions
 
 _OPENING = """\
@@ -29,8 +28,7 @@ def reference() -> str:
     """The functions and classes of `tokalign`, their options and errors, as Markdown."""
     parts = [_OPENING]
     for name in tokalign.__all__:
-        parts += _described(f"tokalign.{name}", getattr(tokalign, name))
-    parts += _described("tokalign.runtime.mlx.sampling.Sampling", Sampling, call=True)
+        parts += _described(f"tokalign.{name}", getattr(tokalign, name), call=name == "Sampling")
     for options in (DraftingOptions, CacheOptions):
         parts += _described(options.__name__, options)
         parts += _fields(options)

@@ -22,12 +22,14 @@ if TYPE_CHECKING:
         stream_generate,
     )
     from tokalign.api.together import batch_generate
+    from tokalign.runtime.mlx.sampling import Sampling
 
 __version__ = "0.1.0"
 
 __all__ = [
     "GenerationResponse",
     "Grammar",
+    "Sampling",
     "batch_generate",
     "clear_session",
     "generate",
@@ -38,6 +40,7 @@ __all__ = [
 ]
 
 _ELSEWHERE = {
+    "Sampling": "runtime.mlx.sampling",
     "batch_generate": "api.together",
     "patch_mlx_lm": "api.patch",
     "speculative_generate_step": "api.call",

@@ -251,3 +251,4 @@ def test_the_package_has_no_other_attributes() -> None:
 def test_what_is_loaded_on_first_use_is_listed() -> None:
     """By `dir`, and so by an editor that completes names and by `help`."""
     assert {*tokalign.__all__} <= {*dir(tokalign)}
+    assert all(getattr(tokalign, name).__name__ == name for name in tokalign.__all__)

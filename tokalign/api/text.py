@@ -136,8 +136,8 @@ def stream_generate(
     draft_prompt: the draft's own rendering of the prompt; by default it reads the target's.
     options: the fields of `DraftingOptions` (how to draft: method, translation, dictionary and
         others) and of `CacheOptions` (mlx-lm's max_kv_size, prefill_step_size, kv_bits and others).
-    sampling: temperature, filters and seed, a `tokalign.runtime.mlx.sampling.Sampling`; greedy
-        decoding by default.
+    sampling: temperature, filters and seed, a `tokalign.Sampling`; greedy decoding by
+        default.
     sampler, logits_processors: as in mlx-lm; a sampler instead of `sampling`.
     grammar: what the output has to match, such as `Grammar.json_schema({...})`.
     stop: texts before which the output ends.
