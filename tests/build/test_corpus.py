@@ -168,17 +168,6 @@ def test_a_long_paragraph_is_cut_at_spaces_and_only_spaces_are_lost(
             assert len(part) == longest
 
 
-@pytest.mark.parametrize("size", [10, 11])
-def test_the_longest_line_is_read_and_a_longer_one_is_skipped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
-) -> None:
-    monkeypatch.setattr(text_files, "LONGEST_LINE", 10)
-    reported: list[CorpusError] = []
-    corpus = Corpus([written(tmp_path, "a.txt", b"b\n" + b"a" * size)], report=reported.append)
-    assert list(corpus.lines()) == ["b"] + ["a" * size] * (size == 10)
-    assert len(reported) == corpus.skipped == (size > 10)
-
-
 def test_a_file_in_another_encoding_is_refused_before_the_others_are_read(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("Zażółć.\n", encoding="utf-8")
     lines = "\n" * 200 + "Zażółć gęślą jaźń.\n" * 20_000  # more than are read at once
