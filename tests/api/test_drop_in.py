@@ -104,6 +104,11 @@ def test_every_keyword_of_mlx_lm_is_taken(name: str) -> None:
     assert [key for key in ours if key in order] == order, "positional arguments keep their places"
 
 
+@pytest.mark.parametrize("name", ["stream_generate", "speculative_generate_step"])
+def test_a_type_checker_lets_a_stream_be_closed_as_mlx_lm_s(name: str) -> None:
+    assert inspect.signature(getattr(tokalign, name)).return_annotation.startswith("Generator[")
+
+
 @pytest.mark.parametrize("options", METHODS, ids=str)
 def test_a_cache_goes_on_from_call_to_call(pair: dict[str, Any], options: dict[str, Any]) -> None:
     """Also across two tokenizers: each call is given only what is new. Every other one is left

@@ -205,7 +205,7 @@ def speculative_generate_step(
     tokenizer: AnyTokenizer = None,
     draft_tokenizer: AnyTokenizer = None,
     translation: str | None = None,
-) -> Iterator[tuple[int, Array, bool]]:
+) -> Generator[tuple[int, Array, bool], None, None]:
     """mlx-lm's function of this name, for any two tokenizers; its own options are as in mlx-lm.
 
     max_tokens: -1 for no bound. No id stops the output.

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, fields
 from importlib import import_module
@@ -120,7 +120,7 @@ def stream_generate(
     session: str | None = None,
     note: Note = no_note,
     **options: Any,
-) -> Iterator[GenerationResponse]:
+) -> Generator[GenerationResponse, None, None]:
     """Generate the target's own text, one response per token. Drafting changes the speed.
 
     model: the target, an mlx-lm model.
@@ -238,7 +238,7 @@ def _responses(
     silent: frozenset[TargetId],
     *,
     stops: bool,
-) -> Iterator[GenerationResponse]:
+) -> Generator[GenerationResponse, None, None]:
     """One response per token; the last one has the finish reason and the rest of the text. report:
     as in `Call.pieces`. detokenizer: mlx-lm's; None for ours. silent: ids without text. stops:
     whether a text may end the output; only ours looks for it, and then begins as mlx-lm's."""
