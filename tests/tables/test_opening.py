@@ -13,7 +13,7 @@ from small_tokenizers import of_merges
 from written_tables import write_bundle
 
 from tokalign.build.alignment import align, build_alignment
-from tokalign.errors import BundleError, FingerprintError, MissingAssetError
+from tokalign.errors import BundleError, FingerprintError, MissingAssetError, UsageError
 from tokalign.tables import bundle, opening
 from tokalign.tables.dictionary import SOURCE
 from tokalign.tables.finding import table_folder
@@ -136,6 +136,16 @@ def test_an_empty_variable_counts_as_unset(
     here = write_dictionary(folders.user.parent / "here" / "pl.dictionary.tok", "pl")
     monkeypatch.chdir(here.parent)  # where an empty path would point to
     assert answer_of() is None
+
+
+def test_a_variable_that_names_a_file_is_refused(
+    folders: Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tables that are there would not be found, and nothing would say why."""
+    table = write_dictionary(folders.named / "pl.dictionary.tok", "pl")
+    monkeypatch.setenv("TOKALIGN_TABLES", str(table))
+    with pytest.raises(UsageError, match=r"names a file, .*; name a folder"):
+        answer_of()
 
 
 def test_a_table_of_other_tokenizers_is_not_found_and_not_opened(folders: Folders) -> None:

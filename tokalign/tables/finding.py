@@ -22,7 +22,7 @@ from typing import Any
 
 from platformdirs import user_data_path
 
-from tokalign.errors import BundleError, MissingAssetError
+from tokalign.errors import BundleError, MissingAssetError, UsageError
 from tokalign.storage import TABLES, FileState, as_path, file_state, parse_json, shipped
 from tokalign.tables.bundle import read_header
 from tokalign.tables.header import Header
@@ -40,7 +40,8 @@ def no_note(_line: str) -> None:
 
 
 def table_folder() -> Path:
-    """Where `tokalign build` writes by default: $TOKALIGN_TABLES, else the user's data folder."""
+    """Where `tokalign build` writes by default: $TOKALIGN_TABLES, else the user's data folder.
+    Raises: UsageError if the former is a file."""
     return _own_folders()[0]
 
 
@@ -136,8 +137,10 @@ def _folders(model_folder: Path | None) -> Iterable[Path]:
 
 
 def _own_folders() -> list[Path]:
-    name = os.environ.get("TOKALIGN_TABLES")
-    return [*([as_path(name)] if name else []), _user_data() / "tables"]
+    named = [as_path(name)] if (name := os.environ.get("TOKALIGN_TABLES")) else []
+    if any(map(os.path.isfile, named)):  # which a name that is too long does not raise in
+        raise UsageError(f"TOKALIGN_TABLES names a file, {name}; name a folder, or unset it")
+    return [*named, _user_data() / "tables"]
 
 
 def _user_data() -> Path:
