@@ -7,8 +7,10 @@ happens on a machine (heat, other programs) is left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from random import Random
 
 from lab.recorded_proposals import WRONG, ProposalTrace, TracedText
@@ -23,7 +25,7 @@ from tokalign.runtime.draft.neural import DRAFT, ModelDrafter
 from tokalign.runtime.draft.tree import TreeDrafter
 from tokalign.runtime.draft.trust import Mixing
 from tokalign.runtime.loop import Decoding, Limits
-from tokalign.runtime.rounds import Context, Drafter, Proposal, Verdict, Verifier
+from tokalign.runtime.rounds import Context, Drafter, Event, Proposal, Round, Verdict, Verifier
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -98,25 +100,52 @@ def _fixed_time(trace: ProposalTrace, costs: RoundCosts, length: int) -> float:
     return clock.now
 
 
-def planned_time(trace: ProposalTrace, costs: RoundCosts, knowledge: Knowledge) -> float:
-    """Time of all rounds of all texts with the planner, one text after another."""
-    clock, mixing = SimulatedClock(), Mixing()
+def planned_time(
+    trace: ProposalTrace,
+    costs: RoundCosts,
+    knowledge: Knowledge,
+    *,
+    jobs: int = 1,
+    pause: Callable[[Round], float] = lambda _: 0.0,
+) -> float:
+    """Time of all rounds of all texts with the planner, without the pauses between them.
+
+    jobs: so many texts take turns, a round each. pause: what the reader of a round takes.
+    """
+    clock, mixing, paused = SimulatedClock(), Mixing(), 0.0
     models = [name for name in _drafters(trace) if _is_model(trace, name)]
-    for text in trace.texts:
+
+    def begin(text: TracedText) -> Iterator[Event]:
         sources = [RecordedSource(name, text) for name in _drafters(trace) if name not in models]
         free = TreeDrafter(sources, max_tokens=MAX_IDS, mixing=mixing)
         own = [RecordedDrafter(name, text, costs, clock) for name in models[:1]]
-        _run(text, Controller(knowledge, free, *own), costs, clock)
-    return clock.now
+        return replayed(text, Controller(knowledge, free, *own), costs, clock)
+
+    waiting = map(begin, trace.texts)
+    running = deque(islice(waiting, jobs))
+    while running:
+        events = running.popleft()
+        one = next((event for event in events if isinstance(event, Round)), None)
+        running.extend(islice(waiting, 1) if one is None else [events])
+        if one is not None:
+            clock.now += pause(one)
+            paused += pause(one)
+    return clock.now - paused
 
 
 def _run(text: TracedText, drafter: Drafter, costs: RoundCosts, clock: SimulatedClock) -> None:
-    """All rounds of a text: the target goes on as it did, and takes the time that costs say."""
+    for _ in replayed(text, drafter, costs, clock):
+        pass
+
+
+def replayed(
+    text: TracedText, drafter: Drafter, costs: RoundCosts, clock: SimulatedClock
+) -> Iterator[Event]:
+    """The rounds of a text: the target goes on as it did, and takes the time that costs say."""
     verifier = TimedVerifier(ReplayVerifier(ids_of(text.length)), costs, clock)
     limits = Limits(max_tokens=text.length - text.given)
     context = Context(ids_of(text.given))
-    for _ in Decoding(context, drafter, verifier, limits=limits, clock=clock):
-        pass
+    return iter(Decoding(context, drafter, verifier, limits=limits, clock=clock))
 
 
 def _drafters(trace: ProposalTrace) -> list[str]:

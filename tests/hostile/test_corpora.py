@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 import zstandard
+from command_lines import run
 from processes import nobody
 from small_tokenizers import write_tokenizer
 
@@ -270,6 +271,22 @@ def test_a_corpus_is_read_or_refused_with_its_file_and_lines(tmp_path: Path, nam
     if problems:
         with pytest.raises(CorpusError, match=hostile.skipped[0][1]):
             list(Corpus([path]).lines())
+
+
+@pytest.mark.parametrize("name", [*HOSTILE][::3])
+def test_a_build_ends_with_a_table_or_with_one_line(
+    tmp_path: Path, target: Path, name: str
+) -> None:
+    hostile, out = HOSTILE[name], tmp_path / "out"
+    words = ("build", "--target", target, "--dictionary-only", hostile.write(tmp_path))
+    ended = run(*words, "--language", "pl", "--output", out, "--quiet")
+    if hostile.refused is None:
+        assert (ended.code, ended.err) == (0, "")
+        assert [file.name for file in out.rglob("*.*")] == ["pl.dictionary.tok"]
+    else:
+        assert ended.is_refused(1) + "\n" == ended.err
+        assert (ended.out, "\x1b" in ended.err) == ("", False)
+        assert not out.exists()
 
 
 def link_to(place: str) -> Callable[[Path], None]:

@@ -6,8 +6,10 @@ and hidden states of inner rows all occur.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from itertools import count
+from random import Random
 from typing import Any
 
 import mlx.core as mx
@@ -15,14 +17,15 @@ import numpy as np
 import pytest
 from drafter_cases import PROMPT, penalize_last
 from random_drafters import taught_drafter
-from random_models import generate, random_model, rounds_of
+from random_models import WildDrafter, generate, random_model, rounds_of
+from scripted_models import ScriptedModel, ScriptedSource
 
 from tokalign.runtime.draft.context_copy import ContextCopy
 from tokalign.runtime.draft.controller import Controller
 from tokalign.runtime.draft.costs import LearnedCosts, PassTimes
 from tokalign.runtime.draft.knowledge import Knowledge, ModelKnowledge
 from tokalign.runtime.draft.lookup import LogitStore, logit_sources
-from tokalign.runtime.draft.neural import DRAFTER
+from tokalign.runtime.draft.neural import DRAFT, DRAFTER
 from tokalign.runtime.draft.trained import BeamDrafter
 from tokalign.runtime.draft.tree import FREE_ROWS, TreeDrafter
 from tokalign.runtime.drafting import NoDrafter
@@ -179,6 +182,41 @@ def test_the_planner_chooses_its_steps_and_learns_nothing_from_the_first_round()
         learned = models[DRAFTER].worth.acceptance.probabilities(4) != known
         assert learned == (tokens > 1)
         assert sum(one.draft_passes > 0 for one in rounds) >= 3 * learned
+
+
+def erratic_clock(seed: int) -> Callable[[], float]:
+    """Time that jumps, so that every decision is taken at some point."""
+    chance, now = Random(seed), [0.0]
+
+    def clock() -> float:
+        now[0] += 0.02 if chance.random() < 0.05 else 0.001
+        return now[0]
+
+    return clock
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.slow
+def test_no_decision_changes_the_output(seed: int, temperature: float) -> None:
+    sampling = Sampling(temperature=temperature, seed=seed)
+    plain = generate(NoDrafter(), sampling, tokens=120)
+    rows, drafts = PassTimes([1.0, 1.01], weight=0), PassTimes([0.01], weight=0)
+    models = {DRAFT: ModelKnowledge(drafts)}
+    knowledge = Knowledge(costs=LearnedCosts(rows), models=models)
+    drafted = 0
+    for request in range(2):  # the second goes on with what the first has learned
+        adversary = WildDrafter(plain, seed=seed + 9)
+        model = ScriptedModel(lambda now, steps, by=adversary: by.propose(now, steps).tree)
+        source = ScriptedSource(plain[-1], 0.9)
+        free = TreeDrafter([source] if seed % 3 else [])
+        controller = Controller(knowledge, free, *[model] * (seed % 2))
+        session, limits = TargetModelSession(random_model()), Limits(max_tokens=120)
+        clock = erratic_clock(seed + request)
+        emitted, rounds = rounds_of(controller, session, sampling, limits=limits, clock=clock)
+        assert emitted == plain
+        drafted += sum(one.accepted for one in rounds)
+    assert drafted or seed % 2 == 0  # a model is at least tried
 
 
 # -- the target's top-k logits ------------------------------------------------------------------

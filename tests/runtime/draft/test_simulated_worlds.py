@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from itertools import count
 from random import Random
 from typing import Any
@@ -29,6 +29,7 @@ from tokalign.runtime.draft.knowledge import Knowledge, ModelKnowledge
 from tokalign.runtime.draft.losses import MOST_LOST, SHARE
 from tokalign.runtime.draft.neural import DRAFT
 from tokalign.runtime.draft.tree import TreeDrafter
+from tokalign.runtime.rounds import Round
 
 SHAPES = ("flat", "m2-pro", "m2-ultra")
 """Free rows, rows that get dearer and dearer, and a staircase; the other curves take their time."""
@@ -164,3 +165,41 @@ def test_requests_after_an_unlucky_start_are_drafted(
     found, alone = (project(trace, truth, lengths=[]).auto for trace in (both, good))
     saved, possible = (1 - 1 / found) * both.tokens, (1 - 1 / alone) * good.tokens
     assert saved > 0.6 * possible
+
+
+PAUSES: dict[str, Callable[[Round], float]] = {
+    "no pause": lambda _: 0.0,
+    "1 a round": lambda _: 1.0,
+    "3 a round": lambda _: 3.0,
+    "1 a token": lambda one: float(len(one.emitted)),
+    "3 a token": lambda one: 3.0 * len(one.emitted),
+    "now and then": lambda one: 20.0 * (one.emitted[-1] % 7 == 0),
+}
+"""What the reader of a round takes, in plain passes."""
+
+
+@cache
+def paused_world(
+    right: float, model: bool, measured: bool, jobs: int = 1, pause: str = "no pause"
+) -> tuple[float, float]:
+    """The speed-up of the rounds by themselves, and the believed time of a plain pass."""
+    truth = costs_of("m2-pro", host=0.0)
+    trace = a_world(11, right, model=model, tokens=2400)
+    knowledge = knowledge_of(truth, trace) if measured else of_another_machine(0.2, model=model)
+    took = planned_time(trace, truth, knowledge, jobs=jobs, pause=PAUSES[pause])
+    return trace.tokens / took, knowledge.costs.plain
+
+
+@pytest.mark.parametrize("world", [(0.8, False, True), (0.8, True, False), (0.15, False, False)])
+@pytest.mark.parametrize(
+    ("jobs", "pause"),
+    [*[(1, pause) for pause in PAUSES], (4, "3 a token"), *[(n, "no pause") for n in (2, 4, 8)]],
+)
+def test_what_happens_between_rounds_is_not_charged(
+    jobs: int, pause: str, world: tuple[float, bool, bool]
+) -> None:
+    """Readers that take their time, and other requests, which have their rounds in between."""
+    speed, believed = paused_world(*world, jobs, pause)
+    assert speed >= 0.99
+    assert speed >= 0.97 * paused_world(*world)[0]
+    assert 0.85 < believed < 1.15
