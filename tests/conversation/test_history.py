@@ -421,13 +421,16 @@ def test_what_a_tool_does_not_say_is_empty_where_a_template_needs_it() -> None:
 
 def test_a_template_of_single_calls_gets_each_with_its_result_in_whatever_order() -> None:
     names, compared = compared_names(range(300))
-    calls = [{"id": name, "function": {"name": "f", "arguments": "{}"}} for name in names]
+    calls = [
+        {"id": name, "function": {"name": "f", "arguments": json.dumps({"x": str(name)})}}
+        for name in names
+    ]
     results = [{"role": "tool", "tool_call_id": name, "content": f"<{name}>"} for name in names]
     other = {"role": "tool", "tool_call_id": "c", "content": "of another"}
     turn = {"role": "assistant", "content": "Sprawdzam.", "tool_calls": calls}
     history = template_messages([ASK, turn, *reversed(results), other, ASK])
     text = rendered(Template(single), history, {})  # type: ignore[arg-type]
-    pairs = "|".join(f"f{{}}|<{name}>" for name in names)
+    pairs = "|".join(f"f{{'x': '{name}'}}|<{name}>" for name in names)
     assert text == f"{ASK['content']}|Sprawdzam.|{pairs}|of another|{ASK['content']}"
     assert len(compared) < 10 * len(names)
 

@@ -214,7 +214,7 @@ def begun_at_once(
 def test_caches_that_find_no_room_in_memory_wait_for_those_in_use(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    prompts = ["Wisła"] * 3
+    prompts = ["Wisła"] * 4
     begun, _, _ = begun_at_once(monkeypatch, machine_memory(), prompts)
     assert begun > 2
     begun, models, one = begun_at_once(monkeypatch, 0, prompts)

@@ -314,6 +314,7 @@ def test_a_stop_text_is_in_no_stream(echo: Server, api: Api) -> None:
         assert (whole.stop_reason, whole.stop_sequence) == ("stop_sequence", "dwa")
 
 
+@pytest.mark.long  # what other tests leave in a process may hold a job, too
 @every_api
 def test_what_an_answer_held_is_freed_at_its_end(echo: Server, api: Api) -> None:
     """Its caches are large, and Python seldom looks for objects that hold each other."""
