@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +24,14 @@ from tokalign.errors import VocabularyError
 from tokalign.runtime.chat import encode_prompt
 from tokalign.tokenizer.bpe.pretokenizer import GPT2_PATTERN
 from tokalign.tokenizer.check_texts import plain_texts
+from tokalign.tokenizer.foreign import ForeignTokenizer
 from tokalign.tokenizer.ranks import read_tekken
 from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.spec import Level
 from tokalign.tokenizer.spelling import byte_alphabet
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.tokenizer_json import read_tokenizer_json
+from tokalign.tokenizer.vocabulary import TargetId
 
 Document = dict[str, Any]
 Make = Callable[[], Document]
@@ -192,6 +194,11 @@ def test_text_that_is_struck_through_ends_no_answer(tmp_path: Path) -> None:
     assert tokenizer.level is Level.ALIGNED
     assert (tokenizer.vocabulary.roles.bos, tokenizer.vocabulary.roles.eos) == (None, {263})
     assert tokenizer.encode("<s>kot</s>") == [261, *tokenizer.encode("kot"), 262]
+    config = json.dumps({"bos_token": "<s>", "eos_token": {"content": "</s>"}})
+    (tmp_path / "tokenizer_config.json").write_text(config)
+    named = read(tmp_path, document)
+    assert (named.vocabulary.roles.bos, named.vocabulary.roles.eos) == (261, {262, 263})
+    assert not {261, 262} & {*named.encode("<s>kot</s>")}
 
 
 def test_ids_that_no_token_has_stay_empty(tmp_path: Path) -> None:
@@ -376,3 +383,24 @@ def test_a_model_without_a_token_for_unknown_characters_encodes_the_others(tmp_p
     assert tokenizer.encode("k") == [0]
     with pytest.raises(VocabularyError, match="gives up"):
         tokenizer.encode("ż")
+
+
+def test_what_a_program_puts_around_is_learned_of_the_characters_that_it_knows() -> None:
+    class Letters:
+        known: Mapping[str, int]
+
+        def __init__(self, known: str) -> None:
+            self.known = {letter: number for number, letter in enumerate(known, 1)}
+
+        def get_vocab(self) -> Mapping[str, int]:
+            return self.known
+
+        def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+            ids = [self.known[letter] for letter in text]
+            return [0, *ids] if add_special_tokens else ids
+
+    tokenizer = ForeignTokenizer[TargetId](Letters("ACGT"))
+    assert tokenizer.spec.opening == (0,)
+    assert tokenizer.encode("GAT") == [3, 1, 4]
+    with pytest.raises(VocabularyError):
+        ForeignTokenizer[TargetId](Letters(""))

@@ -30,7 +30,7 @@ from tokalign.tokenizer.backend import load_library
 from tokalign.tokenizer.limits import MAX_FILE_BYTES, TokenId, check_lengths, shortened
 from tokalign.tokenizer.ranks import holds_ranks, is_tekken, read_ranks, read_tekken
 from tokalign.tokenizer.reference import Reference
-from tokalign.tokenizer.roles import find_roles, is_control
+from tokalign.tokenizer.roles import find_roles, is_control, openings_and_ends
 from tokalign.tokenizer.sentencepiece import read_sentencepiece
 from tokalign.tokenizer.spec import Level, Markup, Supplement, TokenizerSpec
 from tokalign.tokenizer.tokenizer_json import read_tokenizer_json
@@ -155,11 +155,14 @@ def read_ids_only(file: TokenizerFile) -> TokenizerSpec:
         known, added = library.model.token_to_id, library.get_added_tokens_decoder()
         largest = max([*library.get_vocab().values(), *added])
         check_lengths([token.content.encode() for token in added.values()])
+        named = openings_and_ends(file.config)
         specials = {
             i: token.content
             for i, token in added.items()
             if is_control(
-                token.content, special=token.special, in_vocabulary=known(token.content) is not None
+                token.content,
+                special=token.special or token.content in named,
+                in_vocabulary=known(token.content) is not None,
             )
         }
         return TokenizerSpec(

@@ -48,10 +48,12 @@ class ForeignTokenizer(Tokenizer[Id]):
     @cached_property
     def fingerprint(self) -> str:
         vocabulary = sorted(getattr(self._theirs, "get_vocab", dict)().items())
-        some: list[list[Id]] = []
-        for text in ("Zażółć gęślą jaźń", " 12\n\n\tfoo's  bar"):
+        texts, some = ("Zażółć gęślą jaźń", " 12\n\n\tfoo's  bar"), list[list[Id]]()
+        for text in texts:
             with suppress(VocabularyError):  # it need not know every character
                 some += self.encode_batch([text])
+        if not (vocabulary or some):
+            self.encode_batch(texts)  # which raises: of others it could not be told apart
         return sha256(repr((type(self._theirs).__name__, vocabulary, some)).encode()).hexdigest()
 
     def encode(self, text: str, *, specials: bool = False) -> list[Id]:

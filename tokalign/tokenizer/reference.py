@@ -12,9 +12,10 @@ import json
 import logging
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -61,16 +62,29 @@ class Reference:
 
     @cached_property
     def around(self) -> tuple[Ids, Ids]:
-        """The ids before and after the text of every prompt (BOS, EOS)."""
-        for text in ("a", "0", " ", "."):
-            with suppress(VocabularyError):  # some programs know few characters
+        """The ids before and after the text of every prompt (BOS, EOS). Raises: VocabularyError if
+        it encodes no short text."""
+        encodes, refused = False, None
+        for text in chain(("a", "0", " ", "."), self._characters()):
+            try:
                 inside = tuple(encode_with(self.theirs, text, around=False))
                 whole = tuple(encode_with(self.theirs, text, around=True))
-                for start in range(len(whole) - len(inside) + 1) if inside else ():
-                    end = start + len(inside)
-                    if whole[start:end] == inside:
-                        return whole[:start], whole[end:]
+            except VocabularyError as error:  # some programs know few characters
+                refused = error
+                continue
+            encodes = True
+            for start in range(len(whole) - len(inside) + 1) if inside else ():
+                end = start + len(inside)
+                if whole[start:end] == inside:
+                    return whole[:start], whole[end:]
+        if refused and not encodes:
+            raise refused
         return (), ()
+
+    def _characters(self) -> Iterator[str]:
+        """A few that it has tokens for."""
+        vocabulary = getattr(self.theirs, "get_vocab", dict)()
+        return islice((token for token in vocabulary if len(token) == 1), 16)
 
     @property
     def splits_markup(self) -> bool:

@@ -29,19 +29,25 @@ def find_roles(specials: Mapping[int, str], config: Mapping[str, Any]) -> Roles[
     def first(spellings: Iterable[str]) -> int | None:
         return next((ids[s] for s in spellings if s in ids), None)
 
-    def configured(key: str) -> list[str]:
-        value = config.get(key)
-        spelling = value.get("content") if isinstance(value, dict) else value
-        return [spelling] if isinstance(spelling, str) else []
-
     turn_end = first(_TURN_END)
-    ends = {ids[spelling] for spelling in (*_EOS, *configured("eos_token")) if spelling in ids}
+    ends = {ids[spelling] for spelling in (*_EOS, *_configured(config, "eos_token")) if spelling in ids}
     return Roles(
-        bos=first((*configured("bos_token"), *_BOS)),
+        bos=first((*_configured(config, "bos_token"), *_BOS)),
         eos=frozenset(ends if turn_end is None else {*ends, turn_end}),
         turn_start=first(_TURN_START),
         turn_end=turn_end,
     )
+
+
+def openings_and_ends(config: Mapping[str, Any]) -> list[str]:
+    """What a tokenizer_config.json names as BOS and EOS, which no text has, however it is spelled."""
+    return [*_configured(config, "bos_token"), *_configured(config, "eos_token")]
+
+
+def _configured(config: Mapping[str, Any], key: str) -> list[str]:
+    value = config.get(key)
+    spelling = value.get("content") if isinstance(value, dict) else value
+    return [spelling] if isinstance(spelling, str) else []
 
 
 def is_control(spelling: str, *, special: bool, in_vocabulary: bool) -> bool:

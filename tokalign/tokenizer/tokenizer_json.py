@@ -28,7 +28,7 @@ from tokalign.tokenizer.limits import (
     check_lengths,
     shortened,
 )
-from tokalign.tokenizer.roles import find_roles, is_control
+from tokalign.tokenizer.roles import find_roles, is_control, openings_and_ends
 from tokalign.tokenizer.spec import NO_MERGES, Level, Markup, Step, TokenizerSpec
 from tokalign.tokenizer.spelling import SPACE_MARK, read_byte_level, read_pieces
 
@@ -132,10 +132,11 @@ def read_tokenizer_json(document: Any, config: Mapping[str, Any]) -> TokenizerSp
     # What happens to a text before the pre-tokenizer, but for marks in place of spaces.
     steps = _read_steps(document.get("normalizer"), "normalizers")
     normalizers = [step for step in steps if step != _TAKES_SPACES]
+    named = openings_and_ends(config)
     written = {
         i: token.content
         for i, token in added.items()
-        if token.is_text(vocab) and token.is_stable(normalizers)
+        if token.content not in named and token.is_text(vocab) and token.is_stable(normalizers)
     }
     marks = {i: text for i, text in written.items() if by_characters and SPACE_MARK in text}
     if pipeline["dummy_prefix"]:  # which the library puts after an added token, too, or not before
