@@ -29,7 +29,7 @@ from tokalign.build.corpus import Corpus, Progress, Stage
 from tokalign.build.counting.word_shards import words_of
 from tokalign.build.pipeline import build_tables
 from tokalign.child_processes import end_once
-from tokalign.errors import TokalignError, shown_path
+from tokalign.errors import TokalignError, in_one_line, shown_path
 from tokalign.storage import make_folder, require_writable
 from tokalign.tables.bundle import Bundle, read_bundle
 from tokalign.tables.dictionary import CHAT, CODE, Dictionaries
@@ -48,7 +48,7 @@ _CODE_NAMES = re.compile(
     re.IGNORECASE,
 )
 _REMEDY = "set TOKALIGN_TABLES to a folder that you may write to"
-_ALONE = "only the program itself knows the class of the tokenizer; put it into a module"
+_ALONE = "another process cannot have the tokenizer, whose class has to be in a module"
 _FEWEST_WORDS = 2  # of a message in a chat
 _ROLE = re.compile(r"\A\s*(?:user|assistant|system|model)\n")  # before it, in many templates
 
@@ -122,8 +122,8 @@ class InstalledPacks:
     def _compile(self, language: str, path: Path) -> None:
         try:
             pickled = pickle.dumps(self._target)
-        except Exception:  # programs raise what they like
-            self._note(f"{shown_path(path)} is not used: {_ALONE}")
+        except Exception as error:  # programs raise what they like
+            self._note(f"{shown_path(path)} is not used: {_ALONE} ({in_one_line(error)})")
             return
         self._note(
             f"{shown_path(path)} -> compiled for this tokenizer now, once; about a minute; "
@@ -215,8 +215,8 @@ def _compile_here(pack: Path, path: Path) -> None:
     signal.signal(signal.SIGTERM, end_once)
     try:
         target = pickle.load(sys.stdin.buffer)
-    except Exception:
-        sys.exit(_ALONE)
+    except Exception as error:
+        sys.exit(f"{_ALONE} ({in_one_line(error)})")
     Thread(target=_end_with_stdin, daemon=True).start()
 
     @contextmanager

@@ -93,11 +93,12 @@ class BuildPlan:
                 draft, trust_remote_code=self.trust_remote_code
             )
             note(theirs.description)
-            if Level.IDS_ONLY in (target.level, theirs.tokenizer.level):
-                raise IncompatibleError(
-                    "one of the tokenizers is used by its ids only, so no alignment helps a draft "
-                    "model; give --dictionary-only instead of --draft"
-                )
+            for whose, one in (("target", target), ("draft", theirs.tokenizer)):
+                if one.level is Level.IDS_ONLY:
+                    raise IncompatibleError(
+                        f"the {whose}'s tokenizer is used by its ids only ({one.spec.why}), so no "
+                        "alignment helps a draft model; give --dictionary-only instead"
+                    )
             packs = find_packs(note=note)
             builders[self._folder / f"{theirs.slug}.alignment.tok"] = lambda _, stage: (
                 build_alignment(theirs.tokenizer, target, packs=packs, stage=stage)
