@@ -54,7 +54,7 @@ def __getattr__(name: str) -> "Any":
     try:
         return getattr(import_module(f"tokalign.{_ELSEWHERE.get(name, 'api.text')}"), name)
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("mlx", "mlx_lm"):
+        if error.name not in ("mlx", "mlx.core", "mlx_lm"):  # else its version lacks a module
             raise
         from tokalign.installation import install_line
 

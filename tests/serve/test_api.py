@@ -28,7 +28,7 @@ from served import (
 
 from tokalign.conversation.tools import ANY_TOOL
 from tokalign.errors import UsageError
-from tokalign.serve import Settings
+from tokalign.serve import Settings, app
 from tokalign.serve.completions import Chats
 from tokalign.serve.json_body import as_form
 from tokalign.serve.messages import Messages
@@ -60,6 +60,9 @@ def test_health_waits_a_moment_for_models_that_load(monkeypatch: pytest.MonkeyPa
     """Else who asks again without a pause uses up all attempts at once."""
     with scripted(monkeypatch, lambda asked, put: None) as (server, scheduler):
         scheduler.is_loading, scheduler.is_healthy = True, False
+        with monkeypatch.context() as patience:
+            patience.setattr(app, "_PATIENCE", 0.0)
+            assert request(server, "GET", "/health").status == 503
 
         def load() -> None:
             scheduler.is_loading, scheduler.is_healthy = False, True

@@ -86,7 +86,11 @@ def test_a_schema_is_followed_with_and_without_drafts(
         ("ebnf", 'root ::= "a" [0-9] "b"?', "a[0-9]b?"),
         ("structured_outputs", {"choice": ["tak", "nie"]}, "tak|nie"),
         ("response_format", {"type": "json_object", "schema": PERSON}, r"\{.*\}"),
-        ("response_format", {"type": "json_object", "value": {"enum": ["tak"]}}, '"tak"'),
+        (
+            "response_format",
+            {"type": "json_object", "schema": None, "value": {"enum": ["tak"]}},
+            '"tak"',
+        ),
         ("response_format", {"type": "json", "value": {"enum": ["tak"]}}, '"tak"'),
         ("response_format", {"type": "json_schema", "json_schema": {"schema": True}}, ".*"),
         ("response_format", {"type": "json_schema", "schema": PERSON}, r"\{.*\}"),

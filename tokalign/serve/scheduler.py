@@ -63,11 +63,13 @@ class Scheduler:
 
     @property
     def is_healthy(self) -> bool:
+        """Whether requests can be answered."""
         is_open = self._ready.is_set() and not self._waiting.is_closed
         return is_open and self.failure is None
 
     @property
     def is_loading(self) -> bool:
+        """Whether the models that it was started with are not loaded yet."""
         return not self._ready.is_set()
 
     def wait_until_ready(self) -> None:

@@ -64,7 +64,7 @@ def _response_format(name: str, given: Any) -> Grammar | None:
         case dict() if kind is None:
             return None
         case {"type": "json_object" | "json"}:  # "value" is TGI's word for the schema
-            schema = given.get("schema", given.get("value"))
+            schema = given.get("value") if given.get("schema") is None else given["schema"]
             return _json_grammar({"type": "object"} if schema is None else schema)
         case {
             "type": "json_schema",
