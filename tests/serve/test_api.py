@@ -60,13 +60,13 @@ def test_health_waits_a_moment_for_models_that_load(monkeypatch: pytest.MonkeyPa
     """Else who asks again without a pause uses up all attempts at once."""
     with scripted(monkeypatch, lambda asked, put: None) as (server, scheduler):
         scheduler.is_loading, scheduler.is_healthy = True, False
-        with monkeypatch.context() as patience:
-            patience.setattr(app, "_PATIENCE", 0.0)
-            assert request(server, "GET", "/health").status == 503
+        monkeypatch.setattr(app, "_PATIENCE", 0.0)
+        assert request(server, "GET", "/health").status == 503
 
         def load() -> None:
             scheduler.is_loading, scheduler.is_healthy = False, True
 
+        monkeypatch.setattr(app, "_PATIENCE", 60.0)
         Timer(0.2, load).start()
         assert request(server, "GET", "/health").status == 200
 
