@@ -30,7 +30,8 @@ def find_roles(specials: Mapping[int, str], config: Mapping[str, Any]) -> Roles[
         return next((ids[s] for s in spellings if s in ids), None)
 
     turn_end = first(_TURN_END)
-    ends = {ids[spelling] for spelling in (*_EOS, *_configured(config, "eos_token")) if spelling in ids}
+    named = (*_EOS, *_configured(config, "eos_token"))
+    ends = {ids[spelling] for spelling in named if spelling in ids}
     return Roles(
         bos=first((*_configured(config, "bos_token"), *_BOS)),
         eos=frozenset(ends if turn_end is None else {*ends, turn_end}),
@@ -40,7 +41,7 @@ def find_roles(specials: Mapping[int, str], config: Mapping[str, Any]) -> Roles[
 
 
 def openings_and_ends(config: Mapping[str, Any]) -> list[str]:
-    """What a tokenizer_config.json names as BOS and EOS, which no text has, however it is spelled."""
+    """What a tokenizer_config.json names as BOS and EOS, which no text has, whatever its form."""
     return [*_configured(config, "bos_token"), *_configured(config, "eos_token")]
 
 
