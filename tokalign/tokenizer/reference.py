@@ -83,7 +83,7 @@ class Reference:
 
     def _characters(self) -> Iterator[str]:
         """A few that it has tokens for."""
-        vocabulary = getattr(self.theirs, "get_vocab", dict)()
+        vocabulary: Mapping[str, int] = getattr(self.theirs, "get_vocab", dict)()
         return islice((token for token in vocabulary if len(token) == 1), 16)
 
     @property
