@@ -54,7 +54,10 @@ def __getattr__(name: str) -> "Any":
     try:
         return getattr(import_module(f"tokalign.{_ELSEWHERE.get(name, 'api.text')}"), name)
     except ModuleNotFoundError as error:
-        if error.name not in ("mlx", "mlx.core", "mlx_lm"):  # else its version lacks a module
+        from importlib.util import find_spec
+
+        package = (error.name or "").partition(".")[0]
+        if package not in ("mlx", "mlx_lm") or find_spec(package):  # of a version without that
             raise
         from tokalign.installation import install_line
 
