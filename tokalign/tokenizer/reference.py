@@ -82,9 +82,9 @@ class Reference:
         return (), ()
 
     def _characters(self) -> Iterator[str]:
-        """A few that it has tokens for."""
+        """A few that it has tokens for. A large vocabulary takes long to list, so only if asked."""
         vocabulary: Mapping[str, int] = getattr(self.theirs, "get_vocab", dict)()
-        return islice((token for token in vocabulary if len(token) == 1), 16)
+        yield from islice((token for token in vocabulary if len(token) == 1), 16)
 
     @property
     def splits_markup(self) -> bool:
