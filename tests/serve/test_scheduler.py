@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -515,6 +516,50 @@ def test_requests_that_come_leave_and_fail_at_random_get_what_they_get_alone(
             assert error is None or isinstance(error, RuntimeError | Refusal | UsageError)
     assert whole > 15
     assert max(running) == 4
+
+
+KINDS: tuple[dict[str, Any], ...] = (
+    {},
+    {"sampling": Sampling(temperature=0.8, top_p=0.95, seed=11)},
+    {"penalties": {"repetition_penalty": 1.2}},
+    {"grammar": Grammar.regex("[a-z]{2,9}( [a-z]{2,9}){4,30}")},
+    {"stop_texts": ("ż", "18")},
+    {"logit_bias": {2: -100.0, 4: -100.0}, "num_draft_tokens": 3},
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tokens", [700, pytest.param(10_000, marks=pytest.mark.long)])
+def test_answers_of_up_to_eight_requests_together_are_those_of_plain_decoding(tokens: int) -> None:
+    """Everything that needs no model drafts for them; they come and go at any round."""
+    chance, asked, total = Random(tokens), list[dict[str, Any]](), 0
+    prompts = ("Wisła jest", "W roku 1920 Kraków", "Zima w górach i lato nad morzem", "Rzeka")
+    with scheduling(decode_concurrency=8) as scheduler:
+        plain: list[list[int]] = []
+        while total < tokens:
+            text = " ".join(chance.sample(prompts, 2)) * chance.randint(1, 4)
+            asked.append({**chance.choice(KINDS), "prompt": text})
+            asked[-1]["max_tokens"] = chance.randint(1, 120)
+            ids, error = read(submit(scheduler, **{**asked[-1], "num_draft_tokens": 0}))
+            assert error is None
+            plain.append(ids)
+            total += len(ids)
+        waiting, found = deque[Queue[Item]](), list[tuple[list[int], Exception | None]]()
+        for given in asked:
+            waiting.append(submit(scheduler, **given))
+            if len(waiting) > chance.randint(0, 8):
+                found.append(read(waiting.popleft()))
+        found += map(read, waiting)
+        text = scheduler.metrics.text().decode()
+    assert not any(error for _, error in found)
+    differing = sum(ids != alone for (ids, _), alone in zip(found, plain, strict=True))
+    assert differing <= total // 5_000  # OpenBLAS sums rows of a batch otherwise: a near tie turns
+    for decoding in ("batch", "speculation"):
+        assert f'tokalign_output_tokens_total{{decoding="{decoding}"}}' in text
+    accepted = [line for line in text.splitlines() if line.startswith("tokalign_accepted")]
+    assert (
+        sum(float(line.rpartition(" ")[2]) for line in accepted) > tokens / 100
+    )  # of the kind that always drafts
 
 
 def test_an_idle_scheduler_checks_what_it_keeps(caplog: pytest.LogCaptureFixture) -> None:
