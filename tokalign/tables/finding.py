@@ -137,10 +137,13 @@ def _folders(model_folder: Path | None) -> Iterable[Path]:
 
 
 def _own_folders() -> list[Path]:
-    named = [as_path(name)] if (name := os.environ.get("TOKALIGN_TABLES")) else []
-    if any(map(os.path.isfile, named)):  # which a name that is too long does not raise in
+    default = _user_data() / "tables"
+    if not (name := os.environ.get("TOKALIGN_TABLES")):
+        return [default]
+    named = as_path(name)
+    if os.path.isfile(named):  # false for a name that is too long, where Path raises
         raise UsageError(f"TOKALIGN_TABLES names a file, {name}; name a folder, or unset it")
-    return [*named, _user_data() / "tables"]
+    return [named, default]
 
 
 def _user_data() -> Path:
