@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import add
 from typing import Annotated, Any
 
@@ -49,10 +49,10 @@ class _Added(Struct, frozen=True):
         """Whether the text before and after it decides where it is found."""
         return self.lstrip or self.rstrip or self.single_word
 
-    def is_text(self, vocab: Mapping[str, int], named: Collection[str]) -> bool:
-        """Whether it is found in ordinary text by its spelling alone. named: BOS and EOS."""
-        known, special = self.content in vocab, self.special or self.content in named
-        is_markup = is_control(self.content, special=special, in_vocabulary=known)
+    def is_text(self, vocab: Mapping[str, int]) -> bool:
+        """Whether it is found in ordinary text by its spelling alone."""
+        known = self.content in vocab
+        is_markup = is_control(self.content, special=self.special, in_vocabulary=known)
         return not is_markup and not self.looks_around
 
     def is_stable(self, normalizers: Sequence[Step]) -> bool:
@@ -136,7 +136,7 @@ def read_tokenizer_json(document: Any, config: Mapping[str, Any]) -> TokenizerSp
     written = {
         i: token.content
         for i, token in added.items()
-        if token.is_text(vocab, named) and token.is_stable(normalizers)
+        if token.content not in named and token.is_text(vocab) and token.is_stable(normalizers)
     }
     marks = {i: text for i, text in written.items() if by_characters and SPACE_MARK in text}
     if pipeline["dummy_prefix"]:  # which the library puts after an added token, too, or not before
