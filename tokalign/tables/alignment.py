@@ -111,7 +111,7 @@ def match_roles(draft: Roles[Id], target: Roles[OtherId]) -> dict[Id, OtherId]:
 
 class HealingTrie:
     """The draft's tokens (id -> bytes) sorted by their bytes, to find those that extend pending
-    bytes. A marisa trie takes 4 ms where a thousand match (`lab/results/tries.md`)."""
+    bytes. A marisa trie takes 141 ms where 57,874 match, this 59 µs (`lab/results/tries.md`)."""
 
     def __init__(self, tokens: Sequence[bytes]) -> None:
         self._tokens = tokens

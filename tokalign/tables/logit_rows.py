@@ -21,7 +21,7 @@ KEPT = 8
 """Ids kept of each row of a table. The store keeps more, as it costs no file."""
 
 MOST_ROWS = 1 << 16
-"""Rows of a table, 3.1 MB: about a fifth of them share a slot of the store with others."""
+"""Rows of a table, 3.1 MB: about a fifth of them lose their slot of the store to later ones."""
 
 LONGEST_KEY = 3
 """Ids in the longest key."""

@@ -175,7 +175,7 @@ _RARE = bytes(
 
 KEPT = 32
 """Ids kept of each row: where the target samples, its noise often lifts one of the later ones. At
-15 drafted ids, 8, 16 and 32 of them gave 2.44, 2.51 and 2.53 tokens per pass (`lab/results`)."""
+15 drafted ids, 8, 16 and 32 of them gave 2.44, 2.51 and 2.53 tokens per pass (`trees.md`)."""
 
 SLOTS = 2 * MOST_ROWS
 """Slots of a store: 22 MB (168 bytes each: a key, the ids and their log-odds), if all are used."""
