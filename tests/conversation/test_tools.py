@@ -390,6 +390,7 @@ SEVERAL = {
     "mistral": [
         'f[ARGS]{"x": 1}[TOOL_CALLS]g[CALL_ID]a12345678[ARGS]{}',
         'f{"x": 1}[TOOL_CALLS]g{}',
+        'f[ARGS]{"x": 1}g[ARGS]{}',
         '[{"name": "f", "arguments": {"x":1}, "id": "a12345678"}, '
         '{"name": "g", "arguments": "{}"}]',
         '{"name": "f", "arguments": {"x": 1}}[TOOL_CALLS]{"name": "g", "arguments": {}}',
@@ -407,6 +408,8 @@ SEVERAL = {
     "qwen3_coder": [
         "\n<function=f>\n<parameter=x>\n1\n</parameter>\n</function>\n</tool_call>\n<tool_call>\n"
         "<function=g>\n</function>\n",
+        "<function=f\n<parameter=x\n1\n</parameter>\n</function>\n</tool_call>\n<tool_call>\n"
+        "<function=g\n</parameter>\n</function>\n",
     ],
     "seed_oss": [
         "<function=f>\n<parameter=x>1</parameter>\n</function>\n<function=g>\n</function>\n"
@@ -445,9 +448,10 @@ def test_every_format_is_read(name: str) -> None:
         form = form_of(name)
         calls = [("f", {"x": 1}), ("g", {})]
         assert read(form, f"{form.begin}{text}{form.end}", asked) == calls
-        after = "" if form.end else "[x] "  # the end of a call in Mistral's is that of its JSON
-        read_back = read(form, f"{form.begin}{text}{form.end}{after}", asked)
-        assert read_back[:2] == calls
+        # The end of a call in Mistral's is that of its JSON.
+        for after in [""] if form.end else ["[x] ", "\nBoth say x."]:
+            read_back = read(form, f"{form.begin}{text}{form.end}{after}", asked)
+            assert read_back == [*calls, *[("", after.lstrip())] * bool(after)]
 
 
 @pytest.mark.parametrize("name", [name for name in SEVERAL if form_of(name).opening])
@@ -514,6 +518,12 @@ def test_between_the_marks_of_tags_models_leave_out_the_tail_and_write_json() ->
     as_json = '\n{"name": "f", "arguments": {"x": 1}}\n{"name": "g", "arguments": {}}\n'
     for text in (tagged, as_json):
         assert read(form, form.begin + text + form.end, asked) == [("f", {"x": 1}), ("g", {})]
+
+
+def test_a_name_without_its_mark_ends_with_its_line() -> None:
+    form, asked = form_of("qwen3_coder"), [tool_of(str)]
+    text = form.begin + TAGGED["qwen3_coder"].format("a>b") + form.end
+    assert read(form, text.replace("=x>", "=x"), asked) == [("f", {"x": "a>b"})]
 
 
 def test_arguments_may_be_wrapped_in_one_that_the_tool_does_not_have() -> None:
@@ -684,7 +694,7 @@ def test_models_may_write_json_as_python_or_with_line_breaks_and_forget_a_brace(
 def test_a_named_tool_is_the_only_one_and_several_calls_are_asked_for() -> None:
     asked = [tool_of(int), tool("g", {})]
     form = form_of("qwen3_coder")
-    (text,) = SEVERAL["qwen3_coder"]
+    text = SEVERAL["qwen3_coder"][0]
     one, two = (form.begin + call + form.end for call in (TAGGED[form.parser].format(1), text))
     vocabulary = target().vocabulary
     for choice, several, fits in (

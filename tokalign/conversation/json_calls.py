@@ -170,20 +170,22 @@ def json_arguments(source: Incoming, call: Named) -> Calls:
 
 
 def mistral_calls(source: Incoming, end: str, _tools: Tools) -> Calls:
-    """`[TOOL_CALLS]name[ARGS]{...}`, each with its mark, or one mark and JSON."""
+    """`[TOOL_CALLS]name[ARGS]{...}`, several with the first mark or without it, or JSON."""
     if (yield from source.following()) in ("[", "{"):
         yield from json_calls(source, end)
         return
-    name = yield from source.take(NAME)
-    yield from source.space()
+    name, marks = (yield from source.take(NAME)), ["[ARGS]", "[CALL_ID]", "{"]
     if not name:
         raise UnreadableError
-    mark = yield from source.expect("[ARGS]", "[CALL_ID]", "{")
-    if mark == "{":  # some models leave the mark out
-        source.give_back(mark)
-    elif mark == "[CALL_ID]":
-        yield from source.until("[ARGS]")
-    yield from json_arguments(source, Named(name))
+    while name:
+        mark = yield from source.mark(*marks)
+        if mark == "{":  # some models leave the mark out
+            source.give_back(mark)
+        elif mark == "[CALL_ID]":
+            yield from source.until("[ARGS]")
+        yield from json_arguments(source, Named(name))
+        yield from source.space()
+        name, marks = (yield from source.take(NAME)), ["[ARGS]", "[CALL_ID]"]
 
 
 def kimi_calls(source: Incoming, end: str, _tools: Tools) -> Calls:

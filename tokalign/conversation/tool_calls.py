@@ -129,7 +129,7 @@ def _tagged(tags: Tags, source: Incoming, end: str, tools: Tools) -> Calls:
         name = yield from source.take(NAME)
         if not name:
             raise CutOffError if source.is_done else UnreadableError
-        yield from source.expect(named)
+        yield from _close_name(source, named)
         functions = [tool["function"] for tool in tools if tool["function"]["name"] == name]
         known = parameters_of(functions[0]) if functions else {}
         yield from _tagged_arguments(tags, source, end, name, known)
@@ -149,7 +149,10 @@ def _tagged_arguments(
         return
     before = ""
     while True:
-        mark = yield from source.mark(opening, *filter(None, [tags.tail, end]))
+        stray = "" if before else tags.value  # some models end a value that they have not begun
+        mark = yield from source.mark(opening, *filter(None, [tags.tail, end, stray]))
+        if mark == stray:
+            continue
         if not before:
             yield Named(name)
         if mark != opening:
@@ -177,13 +180,24 @@ def _tagged_arguments(
         yield from _tagged_value(tags, source, parameter, end, missing)
 
 
+def _close_name(source: Incoming, mark: str) -> Waiting[None]:
+    """The mark after a name without quotes may be left out at the end of a line."""
+    if mark != ">" or (yield from source.peek()) != "\n":
+        yield from source.expect(mark)
+
+
 def _tagged_key(tags: Tags, source: Incoming) -> Waiting[tuple[str, bool]]:
     """The name of an argument, up to its value, and whether a mark calls it a text. Some models
     leave out a mark."""
     _, *closing = tags.key
-    key, mark = yield from collected(source.pieces(*closing))
+    yield from source.space()
+    line = "\n" if closing == [">"] else closing[0]
+    key, mark = yield from collected(source.pieces(*closing, line))
     if not mark:
         raise CutOffError
+    if mark not in closing:
+        source.give_back(mark)
+        return key.strip(), False
     rest = closing[closing.index(mark) + 1 :]
     is_text = False
     if tags.has_types and rest:
