@@ -35,7 +35,7 @@ demo-tiny:
 		--max-tokens 160 --color --prompt "Wisła jest"
 
 # The shipped tables of Bielik again, from the corpora in $TOKALIGN_SHARED. The packs stay: the texts of
-# four of them are not there, and tables/README.md says how each was counted.
+# five of them are not there, and tables/README.md says how each was counted.
 SHARED  := $(or $(TOKALIGN_SHARED),../shared/data)
 OLDER   := eltec_pol poldracor wikisource_pages ustawy
 MANUALS := msdocs_dynamics libreoffice_help_pl manpages_pl
