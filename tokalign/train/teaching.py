@@ -8,6 +8,8 @@ draft's own.
 
 from __future__ import annotations
 
+import shutil
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,12 +25,14 @@ from tokalign.errors import CorpusError
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.drafter_folder import remove_old_weights
 from tokalign.runtime.mlx.hidden_states import body_and_head, find_head
-from tokalign.runtime.mlx.model_folder import save_like
+from tokalign.runtime.mlx.published_drafter import read_weights
 from tokalign.runtime.mlx.twins import twin_of
-from tokalign.runtime.mlx.weights import content_fingerprint, vocabulary_size
+from tokalign.runtime.mlx.weights import content_fingerprint, vocabulary_size, write_weights
 from tokalign.runtime.rounds import Array
 from tokalign.runtime.translation.base import Pair
 from tokalign.runtime.translation.whole_text import TokenCovers
+from tokalign.storage import appearing
+from tokalign.tables.finding import TRAINING_RECORD
 from tokalign.tokenizer.vocabulary import DraftId
 from tokalign.train.labelled_corpus import LabelledCorpus
 from tokalign.train.labels import NO_LABEL
@@ -162,3 +166,34 @@ class DraftLearner:
             fused = twin_of(self.module, lambda layer: layer.fuse() if "lora_a" in layer else None)
             save_like(own, folder, dict(tree_flatten(fused.parameters())))
         remove_old_weights(folder)
+
+
+_WEIGHTS = "*.safetensors", "*.safetensors.index.json", "*.bin", "*.pth", "*.gguf"
+
+
+def save_like(own: Path, folder: Path, weights: Mapping[str, Array]) -> None:
+    """Write weights, in the number format of those in the folder `own`, and copy its other files.
+
+    `config.json` is last: until then the folder has the model that it had before. Raises:
+    UsageError or OutputError if it cannot be written.
+    """
+    dtype = _number_format(own)
+    stored = {
+        name: weight.astype(dtype) if mx.issubdtype(weight.dtype, mx.floating) else weight
+        for name, weight in weights.items()
+    }
+    write_weights(folder / "model.safetensors", stored, {"format": "mlx"})
+    not_copied = *_WEIGHTS, TRAINING_RECORD
+    files = [path for path in own.iterdir() if not any(map(path.match, not_copied))]
+    for path in sorted(filter(Path.is_file, files), key=lambda path: path.name == "config.json"):
+        with appearing(folder / path.name) as temporary:
+            shutil.copyfile(path, temporary)
+
+
+def _number_format(folder: Path) -> Any:
+    """The number format that most floating-point weights of a folder have."""
+    counts: Counter[Any] = Counter()
+    for weight in read_weights(folder).values():  # lazy: only headers are read
+        if mx.issubdtype(weight.dtype, mx.floating):
+            counts[weight.dtype] += weight.size
+    return counts.most_common(1)[0][0]
