@@ -33,7 +33,7 @@ from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.draft.costs import Costs
 from tokalign.runtime.loop import Decoding, Limits
 from tokalign.runtime.mlx.beam_search import BeamShape
-from tokalign.runtime.mlx.drafter_folder import load_drafter
+from tokalign.runtime.mlx.drafter_folder import named_drafter
 from tokalign.runtime.mlx.hidden_states import HiddenStates
 from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter, RecurrentSession
 from tokalign.runtime.mlx.sampling import Sampling
@@ -158,7 +158,7 @@ def main(
     texts = texts[:limit]
     keep_loaded()
     states = [StatesOfText(model.model, text.ids, prompt=text.given) for text in texts]
-    world = World(model, load_drafter(drafter, model), texts, states)
+    world = World(model, named_drafter(drafter, model), texts, states)
     price = world.step if step is None else step
     sizes = [[int(one) for one in text.split(",")] for text in (widths, lengths)]
     grid(world, sizes[0], sizes[1], price)

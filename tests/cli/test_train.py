@@ -18,7 +18,7 @@ from killed_runs import files
 from random_models import random_model, write_model
 
 from tokalign.runtime.decoder import LanguageModel
-from tokalign.runtime.mlx.drafter_folder import load_drafter
+from tokalign.runtime.mlx.drafter_folder import named_drafter
 from tokalign.tables.finding import read_drafter_config
 
 SMALL = ["--positions=600", "--held-out=64", "--window=32", "--width=32", "--candidates=0"]
@@ -51,7 +51,7 @@ def test_it_writes_a_drafter_of_the_target(target: Path, trained: tuple[Path, En
     output, result = trained
     model: LanguageModel[Any] = LanguageModel.from_folder(target)
     found = result.json
-    assert load_drafter(output, model).config.parameters == found["parameters"]
+    assert named_drafter(output, model).config.parameters == found["parameters"]
     told = read_drafter_config(output)["training"]
     assert sum(told["accepted_by_depth"]) == pytest.approx(found["accepted_per_round"], abs=1e-3)
     assert found["accepted_per_round"] > 0.1

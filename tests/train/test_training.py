@@ -22,7 +22,7 @@ from training_runs import FIT, Train
 
 from tokalign.errors import BundleError, UsageError
 from tokalign.runtime.decoder import LanguageModel
-from tokalign.runtime.mlx.drafter_folder import load_drafter
+from tokalign.runtime.mlx.drafter_folder import named_drafter
 from tokalign.tables.finding import read_drafter_config
 from tokalign.train.kinds import RecurrentLearner
 from tokalign.train.labelled_corpus import LabelledCorpus
@@ -42,7 +42,7 @@ def uninterrupted(
     assert trained.step == trained.steps == 39
     assert trained.best > 0
     assert list((folder / "workspace").glob("run-*")) == []
-    load_drafter(folder / "drafter", target)
+    named_drafter(folder / "drafter", target)
     return folder
 
 

@@ -174,7 +174,7 @@ def _facts(folder: Path, parts: Iterable[Read], name: str) -> _Facts:
     kind = known_format(config, name)
     if kind is DrafterFormat.MTP and not _holds_mtp(config):
         raise ValueError(f"its {DRAFTER_CONFIG} names no MTP layer")
-    ids, tokenizer = None, trained_for(folder).get("tokenizer")
+    ids, tokenizer = None, trained_for(folder, kind).get("tokenizer")
     reader: Any = _SHAPES.get(kind, StateShape)
     shape = reader.from_json(config)
     if isinstance(shape, DrafterShape) and shape.draft_vocab_size != shape.vocab_size:

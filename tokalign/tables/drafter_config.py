@@ -17,7 +17,7 @@ from tokalign.errors import BundleError, IncompatibleError, TokalignError, in_on
 from tokalign.names.model_shape import layer_sizes
 from tokalign.storage import parse_json
 from tokalign.tables.drafter_formats import DrafterFormat, drafter_format
-from tokalign.tables.finding import TRAINING_RECORD, read_drafter_config, read_drafter_json
+from tokalign.tables.finding import TRAINING_RECORD, read_drafter_config
 
 _OF_LIBRARIES = {
     *("architectures", "auto_map", "attention_dropout", "dtype", "has_no_defaults_at_init"),
@@ -168,15 +168,10 @@ def known_format(config: Mapping[str, Any], name: str) -> DrafterFormat:
     )
 
 
-def format_of(folder: Path) -> DrafterFormat:
-    """The format of the drafter in a folder. Raises: MissingAssetError; as `known_format`."""
-    return known_format(read_drafter_json(folder), str(folder))
-
-
-def trained_for(folder: Path) -> Mapping[str, Any]:
+def trained_for(folder: Path, kind: DrafterFormat) -> Mapping[str, Any]:
     """What a drafter's folder says of the target that it was trained for, such as the `tokenizer`.
-    Raises: as `format_of`; BundleError for a damaged recurrent one."""
-    kind, record = format_of(folder), None
+    Raises: BundleError for a damaged recurrent one."""
+    record = None
     if kind is DrafterFormat.RECURRENT:
         record = read_drafter_config(folder)["target"]
     elif kind is not DrafterFormat.MTP:  # it lies in a model's folder, with a record of that model

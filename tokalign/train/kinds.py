@@ -11,7 +11,7 @@ from mlx.utils import tree_map
 from msgspec.structs import asdict
 
 from tokalign.runtime.decoder import LanguageModel
-from tokalign.runtime.mlx.drafter_folder import load_drafter, save_drafter
+from tokalign.runtime.mlx.drafter_folder import read_drafter, save_drafter
 from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
 from tokalign.runtime.mlx.trained_drafter import TargetEnds
 from tokalign.runtime.rounds import Array
@@ -31,7 +31,7 @@ class RecurrentLearner(DrafterLearner):
         return RecurrentDrafter(self.shape, TargetEnds.of(target.model)), asdict(self.shape)
 
     def continued(self, target: LanguageModel[TargetId], folder: Path) -> Made:
-        drafter: Any = load_drafter(folder, target)
+        drafter: Any = read_drafter(folder, target.model)
         return drafter, asdict(drafter.config)
 
     def states(self, batch: WindowBatch) -> Array:

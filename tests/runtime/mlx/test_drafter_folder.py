@@ -27,7 +27,6 @@ from tokalign.errors import (
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.drafter_folder import (
     find_drafter,
-    load_drafter,
     named_drafter,
     save_drafter,
     target_fingerprints,
@@ -58,13 +57,13 @@ def test_what_was_written_is_read_and_equal_drafters_are_equal_files(
     target: LanguageModel[Any], tmp_path: Path
 ) -> None:
     one, two = (saved(tmp_path / name / "drafter", target) for name in "ab")
-    found = load_drafter(one, target)
+    found = named_drafter(one, target)
     assert found.config == made(target).config
     assert weights_of(found) == weights_of(made(target))
     files = [{p.name: p.read_bytes() for p in folder.iterdir()} for folder in (one, two)]
     assert files[0] == files[1]
     saved(one, target, seed=2)
-    assert weights_of(load_drafter(one, target)) == weights_of(made(target, 2))
+    assert weights_of(named_drafter(one, target)) == weights_of(made(target, 2))
     assert len(list(one.iterdir())) == 2, "a folder that is written again keeps one drafter"
 
 
@@ -80,7 +79,7 @@ def test_an_interrupted_writing_leaves_the_old_drafter(
     monkeypatch.setattr("tokalign.runtime.mlx.drafter_folder.write_file", interrupted)
     with pytest.raises(KeyboardInterrupt):
         saved(folder, target, seed=2)
-    assert weights_of(load_drafter(folder, target)) == weights_of(made(target, 1))
+    assert weights_of(named_drafter(folder, target)) == weights_of(made(target, 1))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
@@ -90,7 +89,7 @@ def test_the_number_format_of_the_target_does_not_matter(
     assert target.folder is not None
     other: LanguageModel[Any] = LanguageModel.from_folder(target.folder, dtype=dtype)
     if dtype != "bfloat16":  # it has fewer digits than the float16 of the weights
-        load_drafter(saved(tmp_path, target), other)
+        named_drafter(saved(tmp_path, target), other)
     drafter = made(other)
     _, logits = drafter.step(drafter.initial_state(mx.zeros((1, 32))), mx.array([3]))
     assert logits.dtype == getattr(mx, dtype)
@@ -100,12 +99,12 @@ def test_a_drafter_of_another_model_is_refused(target: LanguageModel[Any], tmp_p
     folder = saved(tmp_path, target)
     other = random_model(1, vocabulary=len(target.tokenizer.vocabulary))
     with pytest.raises(IncompatibleError, match="another model"):
-        load_drafter(folder, replace(target, model=other))
+        named_drafter(folder, replace(target, model=other))
     assert target.folder is not None
     quantized: LanguageModel[Any] = LanguageModel.from_folder(target.folder)
     nn.quantize(quantized.model, group_size=32, bits=8, class_predicate=_can_be_quantized)
     with pytest.raises(IncompatibleError, match="quantization"):
-        load_drafter(folder, quantized)
+        named_drafter(folder, quantized)
 
 
 def _can_be_quantized(_: str, layer: Any) -> bool:
@@ -117,7 +116,7 @@ def test_a_drafter_of_another_tokenizer_is_refused(
 ) -> None:
     folder = saved(tmp_path, target)
     with pytest.raises(FingerprintError, match="tokalign train"):
-        load_drafter(folder, LanguageModel.from_folder(Path(models["draft"])))
+        named_drafter(folder, LanguageModel.from_folder(Path(models["draft"])))
 
 
 @pytest.mark.parametrize("record", ["", "[]", "{}", '{"target": "a model"}', '{"target": {}}'])
@@ -200,7 +199,7 @@ def test_whatever_is_harmed_is_refused_in_one_line(
     folder = saved(tmp_path, target)
     harm(folder)
     with pytest.raises(error, match=message) as refused:
-        load_drafter(folder, target)
+        named_drafter(folder, target)
     assert "\n" not in str(refused.value)
     assert any(does in str(refused.value) for does in ("tokalign train", "give another one"))
 

@@ -38,7 +38,7 @@ from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, RecurrentDraft
 from tokalign.runtime.mlx.trained_drafter import TargetEnds, TrainedDrafter
 from tokalign.runtime.mlx.weights import content_fingerprint, once_per_model
 from tokalign.storage import FileState, file_state, write_file
-from tokalign.tables.drafter_config import format_of, known_format, reading, trained_for
+from tokalign.tables.drafter_config import known_format, reading, trained_for
 from tokalign.tables.drafter_formats import BLOCK_FORMATS, DrafterFormat
 from tokalign.tables.finding import (
     DRAFTER_CONFIG,
@@ -140,20 +140,12 @@ def read_drafter(folder: Path, model: Any) -> TrainedDrafter:
         return _MAKERS[kind](config, read_weights(folder), model)
 
 
-def load_drafter(folder: Path, target: Target) -> TrainedDrafter:
-    """Read the drafter in a folder, for this target, whose number format it takes.
-
-    Raises: MissingAssetError; BundleError for one that is damaged or in an unknown format; as
-    `require_target`; IncompatibleError for a target whose hidden states cannot be had.
-    """
-    require_target(folder, target)
-    return read_drafter(folder, target.model)
-
-
 def require_target(folder: Path, target: Target) -> None:
     """Raises: FingerprintError for a drafter that was trained for another tokenizer, where its
-    folder says so; IncompatibleError for a recurrent one of other weights."""
-    record = trained_for(folder)
+    folder says so; IncompatibleError for a recurrent one of other weights; MissingAssetError and
+    BundleError as `read_drafter`."""
+    kind = known_format(read_drafter_json(folder), str(folder))
+    record = trained_for(folder, kind)
     if (wanted := record.get("tokenizer")) is not None and wanted != target.tokenizer.fingerprint:
         raise FingerprintError(
             f"the drafter in {folder}",
@@ -161,7 +153,7 @@ def require_target(folder: Path, target: Target) -> None:
             found=target.tokenizer.fingerprint,
             remedy=HOW_TO_TRAIN,
         )
-    if format_of(folder) is not DrafterFormat.RECURRENT:
+    if kind is not DrafterFormat.RECURRENT:
         return
     wanted, own = str(record.get("weights")), content_fingerprint(target.model)
     if wanted != own:
@@ -180,7 +172,7 @@ def _loaded(_: Any) -> dict[tuple[Path, FileState | None], TrainedDrafter]:
 
 def named_drafter(folder: Path, target: Target, *, note: Note = lambda _: None) -> TrainedDrafter:
     """The drafter in a folder as it is now, read once for a model. `note` is told where it is.
-    Raises: as `load_drafter`."""
+    Raises: as `require_target` and `read_drafter`."""
     loaded = _loaded(target.model)
     key = folder.absolute(), file_state(folder / DRAFTER_CONFIG)
     if key not in loaded:
@@ -188,7 +180,7 @@ def named_drafter(folder: Path, target: Target, *, note: Note = lambda _: None) 
         loaded.clear()
         high, low = cast("Any", mx.random.state)[0].tolist()
         try:
-            loaded[key] = load_drafter(folder, target)
+            loaded[key] = read_drafter(folder, target.model)
         finally:  # layers draw weights when they are made, but a caller's seed is for the text
             mx.random.seed(high << 32 | low)
     note(f"drafter -> {shown_path(folder)}")
