@@ -120,7 +120,7 @@ class Options:
     methods: tuple[str, ...]
     lengths: Sequence[int | str]
     max_tokens: int
-    temp: float
+    temperature: float
     seed: int
     dtype: str | None
     publish: Path | None
@@ -209,7 +209,7 @@ def _measured(options: Options) -> tuple[Mapping[str, Any], Decoder, Sequence[Me
         "draft": options.draft,
         "drafter": options.drafting.drafter and str(options.drafting.drafter),
         "max_tokens": options.max_tokens,
-        "temperature": options.temp,
+        "temperature": options.temperature,
         "seed": options.seed,
         "language": language,
         "dtype": choose_dtype(options.dtype) or "of the weights",
@@ -253,7 +253,7 @@ def _bench(options: Options, decoder: Decoder, texts: Sequence[PromptText]) -> B
             with_drafter=decoder.drafter is not None,
         ),
         max_tokens=options.max_tokens,
-        sampler=Sampling(temperature=options.temp, seed=options.seed),
+        sampler=Sampling(temperature=options.temperature, seed=options.seed),
         seed=options.seed,
         knowledge=lambda loaded: opening_knowledge(
             loaded.target.model, *loaded.drafting_models, heads=loaded.heads, note=say_once

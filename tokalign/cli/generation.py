@@ -95,7 +95,6 @@ def _sampling(values: dict[str, Any], target: LanguageModel[TargetId]) -> Sampli
     seed, sampling = values.pop("seed"), take(Sampling, values)
     return replace(
         sampling,
-        temperature=values.pop("temp"),
         seed=randbits(32) if seed is None else seed,
         xtc_exempt=target.xtc_exempt if sampling.xtc_probability else (),
     )

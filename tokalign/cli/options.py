@@ -50,7 +50,8 @@ def declared_options(kind: Any) -> dict[str, Option]:
 
 
 def _option(field: Field[Any]) -> Option:
-    offered, flag = field.metadata, "--" + field.name.replace("_", "-")
+    offered = field.metadata
+    flag = offered.get("flag", "--" + field.name.replace("_", "-"))
     reads = offered.get("reads")
     kind = _TYPES.get(offered.get("takes"))
     if "among" in offered:
@@ -106,7 +107,7 @@ DRAFTING = (DRAFT, *_DRAFTING.values())
 # -- sampling --------------------------------------------------------------------------------------
 
 _SAMPLED = declared_options(SamplingOptions)
-TEMP = _SAMPLED["temp"]
+TEMP = _SAMPLED["temperature"]
 SAMPLING = (
     *_SAMPLED.values(),
     Option("--seed", "Seed of sampling. Default: random.", click.IntRange(0, 0xFFFFFFFF)),

@@ -19,6 +19,7 @@ from tokalign.errors import (
     UsageError,
     require,
     require_integer,
+    require_number,
     require_text,
     require_texts,
     shown,
@@ -120,7 +121,8 @@ def declared(default: Any, about: str = "", **facts: Any) -> Any:
     about: its help on the command line, which offers no field without one.
     facts: "takes", "FILE" or "FOLDER" for a path, else what its value is called; "among", the
     values that there are; "least" and "most"; "several"; "shown" and "reads", the default as typed
-    and what makes a value of what is typed; "rare", for an option that only --help-all shows.
+    and what makes a value of what is typed; "flag", if it is not called as the field; "rare", for
+    an option that only --help-all shows.
     """
     return field(default=default, metadata={"about": about, **facts})
 
@@ -290,9 +292,12 @@ class CacheOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingOptions:
-    """How a command line samples, and a server where a request does not say; mlx-lm's flags."""
+    """How the target samples: on a command line, in a server where a request does not say, and in
+    `Sampling`; mlx-lm's flags. 0 switches off top-p, too."""
 
-    temp: float = declared(0.0, "Sampling temperature; 0 is greedy.", least=0)
+    temperature: float = declared(
+        0.0, "Sampling temperature; 0 is greedy.", least=0, flag="--temp temperature"
+    )
     top_p: float = declared(
         1.0, "Sample among the most probable tokens of this sum; 1 is off.", least=0, most=1
     )
@@ -309,9 +314,11 @@ class SamplingOptions:
 
 
 def check_declared(options: Any) -> None:
-    """Raises: UsageError for a field with a value that it cannot have, whatever the others are."""
+    """Raises: UsageError for a field with a value that it cannot have, whatever the others are.
+    Fields that are not declared are left out."""
     for option in fields(options):
-        _check(option, getattr(options, option.name))
+        if option.metadata:
+            _check(option, getattr(options, option.name))
 
 
 def _check(option: Field[Any], given: Any) -> None:
@@ -327,7 +334,8 @@ def _check(option: Field[Any], given: Any) -> None:
         return
     elif "least" in facts:
         called = f"{name}, if not None," if option.default is None else name
-        require_integer(called, given, least=facts["least"], most=facts.get("most", inf))
+        check = require_number if isinstance(option.default, float) else require_integer
+        check(called, given, least=facts["least"], most=facts.get("most", inf))
         known = facts.get("among", (given,))
         require(
             given in known, f"{name} has to be one of {', '.join(map(str, known))}, not {{}}", given

@@ -218,9 +218,8 @@ class Common(Struct, kw_only=True):
     def _sampling(self, settings: Settings) -> Sampling:
         chosen: dict[str, Any] = {}
         for option in fields(SamplingOptions):
-            name = "temperature" if option.name == "temp" else option.name
-            value = getattr(self, name)
-            chosen[name] = getattr(settings, option.name) if value is UNSET else value
+            value = getattr(self, option.name)
+            chosen[option.name] = getattr(settings, option.name) if value is UNSET else value
         chosen["top_k"] = max(0, chosen["top_k"])
         if self.top_p == 0:  # the most probable token, as in every API; mlx-lm takes 0 for off
             chosen["top_p"] = _SMALLEST_SHARE

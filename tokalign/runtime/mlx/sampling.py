@@ -17,8 +17,9 @@ import numpy as np
 from mlx_lm.sample_utils import apply_min_p, apply_top_k, apply_top_p, apply_xtc
 from numpy.typing import NDArray
 
-from tokalign.errors import require_callables, require_integer, require_number
+from tokalign.errors import require_callables, require_integer
 from tokalign.runtime.mlx import noise as keyed
+from tokalign.runtime.options import SamplingOptions, check_declared
 from tokalign.runtime.rounds import Array
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -68,7 +69,7 @@ class Chooser(ABC):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sampling(Chooser):
+class Sampling(SamplingOptions, Chooser):
     """How the target chooses. Temperature 0 is greedy; 0 switches off top-p, top-k and min-p.
 
     The random key of a token is (seed, its index in the context): a choice depends on the logits
@@ -80,24 +81,13 @@ class Sampling(Chooser):
     processors: mlx-lm's logits processors, applied first. Raises: UsageError.
     """
 
-    temperature: float = 0.0
-    top_p: float = 0.0
-    top_k: int = 0
-    min_p: float = 0.0
-    xtc_probability: float = 0.0
-    xtc_threshold: float = 0.1
     xtc_exempt: tuple[int, ...] = ()
     seed: int = 0
     processors: Sequence[LogitsProcessor] = ()
     _noise: keyed.Noise = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        require_number("temperature", self.temperature, least=0)
-        require_number("top_p", self.top_p, least=0, most=1)
-        require_integer("top_k", self.top_k, least=0)
-        require_number("min_p", self.min_p, least=0, most=1)
-        require_number("xtc_probability", self.xtc_probability, least=0, most=1)
-        require_number("xtc_threshold", self.xtc_threshold, least=0, most=0.5)
+        check_declared(self)
         for token in self.xtc_exempt:
             require_integer("xtc_exempt", token, least=0)
         require_integer("seed", self.seed)
