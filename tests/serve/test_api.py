@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Timer
+from threading import Event, Timer
 from typing import Any
 
 import pytest
@@ -59,12 +59,15 @@ def test_models(server: Server) -> None:
 def test_health_waits_a_moment_for_models_that_load(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else who asks again without a pause uses up all attempts at once."""
     with scripted(monkeypatch, lambda asked, put: None) as (server, scheduler):
-        scheduler.is_loading, scheduler.is_healthy = True, False
+        loaded = Event()
+        monkeypatch.setattr(scheduler, "wait", loaded.wait)
+        scheduler.is_healthy = False
         monkeypatch.setattr(app, "_PATIENCE", 0.0)
         assert request(server, "GET", "/health").status == 503
 
         def load() -> None:
-            scheduler.is_loading, scheduler.is_healthy = False, True
+            scheduler.is_healthy = True
+            loaded.set()
 
         monkeypatch.setattr(app, "_PATIENCE", 60.0)
         Timer(0.2, load).start()

@@ -10,7 +10,6 @@ import asyncio
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from time import monotonic
 
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
@@ -121,9 +120,7 @@ class _Edge:
 
     async def health(self, request: HttpRequest) -> Response:
         """Whether requests can be answered; it waits a moment for models that are loading."""
-        begin = monotonic()
-        while self._scheduler.is_loading and monotonic() - begin < _PATIENCE:
-            await asyncio.sleep(_PATIENCE / 50)
+        await self._loaded()
         if self._scheduler.is_healthy:
             return JSONResponse({"status": "ok"})
         return JSONResponse({"status": "unavailable"}, 503)
@@ -139,6 +136,7 @@ class _Edge:
 
     async def models(self, request: HttpRequest) -> Response:
         self._key(request)
+        await self._loaded()
         models = self._scheduler.models.model_list()
         ids = [model["id"] for model in models] or [None]
         page = {"first_id": ids[0], "last_id": ids[-1], "has_more": False}  # as Anthropic's list
@@ -148,6 +146,7 @@ class _Edge:
         self._key(request)
         name = request.path_params["name"]
         own = self._settings.model if name == DEFAULT else None
+        await self._loaded()
         for model in self._scheduler.models.model_list():
             if model["id"] in (name, own):
                 return JSONResponse(model)
@@ -161,6 +160,10 @@ class _Edge:
             "is made for them",
             code="unsupported",
         )
+
+    async def _loaded(self) -> None:
+        """Wait a moment for models that are loading, whose context's length is not known yet."""
+        await run_in_threadpool(self._scheduler.wait, _PATIENCE)
 
     def _key(self, request: HttpRequest) -> str:
         """The request's API key. Raises: Refusal."""

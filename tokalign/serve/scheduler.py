@@ -67,10 +67,9 @@ class Scheduler:
         is_open = self._ready.is_set() and not self._waiting.is_closed
         return is_open and self.failure is None
 
-    @property
-    def is_loading(self) -> bool:
-        """Whether the models that it was started with are not loaded yet."""
-        return not self._ready.is_set()
+    def wait(self, seconds: float) -> None:
+        """Return when the models that it was started with are loaded, or cannot be, or too late."""
+        self._ready.wait(seconds)
 
     def wait_until_ready(self) -> None:
         """Return when the models are loaded. Raises: what went wrong while they were."""
