@@ -43,37 +43,26 @@ class OwnPasses:
 class _Turn:
     """One generation's part in a round.
 
-    is_weighed: whether its proposal is cut to what is worth its rows. reads: what it reads in the
-    pass; None if its pass ran ahead. seconds: its part of the pass. failure: ends it, and none of
-    the others.
+    is_weighed: whether its proposal is cut to what is worth its rows. rows: of the pass; none if
+    its pass ran ahead. seconds: its part of the pass. failure: ends it, and none of the others.
     """
+
+    reads: PassRows[TargetId]
+    verdict: Verdict
+    round: Round
 
     def __init__(self, decoding: Decoding) -> None:
         self.decoding, self.ids = decoding, decoding.context.ids
         self.verifier = cast("TargetVerifier", decoding.verifier)
         self.proposal, self.is_weighed = Proposal(), False
-        self.reads: PassRows[TargetId] | None = None
+        self.rows, self.seconds = 0, 0.0
         self.choices: Choices | None = None
-        self.verdict: Verdict | None = None
-        self.seconds = 0.0
-        self.round: Round | None = None
         self.failure: Exception | None = None
 
     @property
-    def rows(self) -> PassRows[TargetId]:
-        assert self.reads is not None
-        return self.reads
-
-    @property
-    def chosen(self) -> Array:
+    def decided(self) -> Choices:
         assert self.choices is not None
-        return self.choices.chosen
-
-    @property
-    def result(self) -> Round | Exception:
-        found = self.failure or self.round
-        assert found is not None
-        return found
+        return self.choices
 
     def attempt(self, action: Callable[[_Turn], None]) -> None:
         """Do something that concerns this generation alone."""
@@ -89,17 +78,15 @@ class _Turn:
 
     def prepare(self) -> None:
         self.reads = self.verifier.session.reads([*self.ids], self.proposal.tree)
+        self.rows = len(self.reads.tokens)
 
     def choose(self, logits: Array) -> None:
-        tree, rows = self.proposal.tree, len(self.rows.tokens)
-        self.choices = self.verifier.choices(self.ids, tree, logits, rows)
+        self.choices = self.verifier.choices(self.ids, self.proposal.tree, logits, self.rows)
 
     def conclude(self) -> None:
-        assert self.choices is not None
-        self.verdict = self.verifier.verdict(self.ids, self.proposal, self.choices)
+        self.verdict = self.verifier.verdict(self.ids, self.proposal, self.decided)
 
     def commit(self) -> None:
-        assert self.verdict is not None
         self.round = self.decoding.commit(self.proposal, self.verdict, self.seconds)
 
 
@@ -138,7 +125,7 @@ class SharedPasses:
         self._charge(turns, perf_counter() - began)
         for turn in turns:
             turn.attempt(_Turn.commit)
-        return [turn.result for turn in turns]
+        return [turn.failure or turn.round for turn in turns]
 
     def _price(self, turn: _Turn, requests: int) -> None:
         """Tell a drafter that weighs what rows cost what they cost in this round."""
@@ -164,7 +151,7 @@ class SharedPasses:
         reading = [turn for turn in turns if turn.failure is None]
         if not reading:
             return
-        logits = self._model.read([(turn.verifier.session, turn.rows) for turn in reading])
+        logits = self._model.read([(turn.verifier.session, turn.reads) for turn in reading])
         reading[0].verifier.session.start(*logits)
         for turn, part in zip(reading, logits, strict=True):
             turn.attempt(partial(_Turn.choose, logits=part))
@@ -175,7 +162,7 @@ class SharedPasses:
         ready = [turn.verifier.may_run_ahead(turn.proposal) for turn in going_on]
         if not going_on or not all(ready):
             return
-        chosen = [turn.chosen for turn in going_on]
+        chosen = [turn.decided.chosen for turn in going_on]
         logits = self._model.feed([turn.verifier.session for turn in going_on], chosen)
         following: list[Array] = []
         for turn, part in zip(going_on, logits, strict=True):
@@ -187,11 +174,11 @@ class SharedPasses:
 
         Each pays its share of the plain pass, and for its further rows their share of the rest.
         """
-        verified = [turn for turn in turns if turn.reads is not None and turn.failure is None]
+        verified = [turn for turn in turns if turn.rows and turn.failure is None]
         if self._costs is None or not verified:
             return
         count, times = len(verified), self._costs.rows
-        rows = sum(len(turn.rows.tokens) for turn in verified)
+        rows = sum(turn.rows for turn in verified)
         times.count_round()
         if len(verified) == len(turns):
             times.observe(rows, seconds)
@@ -200,7 +187,7 @@ class SharedPasses:
         plain = min(seconds, times(count))
         further = (seconds - plain) / max(1, rows - count)
         for turn in verified:
-            turn.seconds = plain / count + further * (len(turn.rows.tokens) - 1)
+            turn.seconds = plain / count + further * (turn.rows - 1)
 
 
 Batch: TypeAlias = OwnPasses | SharedPasses
