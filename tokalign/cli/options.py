@@ -60,7 +60,12 @@ def _option(field: Field[Any]) -> Option:
         number, most = (
             (click.FloatRange, None) if isinstance(field.default, float) else (click.IntRange, MOST)
         )
-        kind = number(offered["least"], offered.get("most", most))
+        kind = number(
+            offered["least"],
+            offered.get("most", most),
+            min_open=offered.get("open") == "least",
+            max_open=offered.get("open") == "most",
+        )
     return Option(
         f"{flag}/--no-{flag[2:]}" if field.default is True else flag,
         offered["about"],

@@ -18,7 +18,6 @@ from tokalign.cli.command import (
     FILE,
     FOLDER,
     FROM_0,
-    MOST,
     NAME,
     POSITIVE,
     Command,
@@ -28,7 +27,7 @@ from tokalign.cli.command import (
     rare,
     several,
 )
-from tokalign.cli.options import DRAFT, FIELD, MODEL, TARGET
+from tokalign.cli.options import DRAFT, FIELD, MODEL, TARGET, declared_options
 from tokalign.cli.output import note, paragraph, progress, rows, show, skipping_lines, table
 from tokalign.cli.train_plan import (
     MOST_STATES_GB,
@@ -44,8 +43,6 @@ from tokalign.cli.train_plan import (
 from tokalign.errors import BundleError, UsageError
 from tokalign.storage import parents_of
 from tokalign.train.options import (
-    LEAST_WINDOW,
-    MOST_SEED,
     BlockShape,
     DrafterKind,
     FitOptions,
@@ -58,12 +55,7 @@ from tokalign.train.options import (
 if TYPE_CHECKING:
     from tokalign.train.run import Evaluation
 
-_LABELLING, _LABELS, _FIT, _BLOCK = Labelling(), LabelOptions(), FitOptions(), BlockShape()
-"""Their fields have the defaults."""
-
-_SHARE = click.FloatRange(0, 1, min_open=True)
-_SIZE, _LAYER_COUNT = click.IntRange(1, 10_000_000), click.IntRange(1, 1_000)  # as folders may say
-_IDS = _BLOCK.draft_vocabulary
+_SIZE = click.IntRange(1, 10_000_000)  # as folders may say
 _LAYERS = ReadType("LAYERS", read_layers)
 
 _OPTIONS = (
@@ -97,34 +89,16 @@ _OPTIONS = (
         "greedy; with --from-model and without --loss, in two of five steps what TARGET wrote.",
         click.Choice(get_args(Kind)),
     ),
-    rare(
-        "--label-temp temperature",
-        "Temperature of sampled labels.",
-        POSITIVE,
-        _LABELLING.temperature,
-    ),
-    Option("--positions", "Positions to train on, about.", AT_LEAST_1, _LABELS.positions),
-    rare("--held-out", "Positions to measure acceptance on.", AT_LEAST_1, _LABELS.held_out),
-    rare(
-        "--window", "Ids of text read at once.", click.IntRange(LEAST_WINDOW, MOST), _LABELS.window
-    ),
-    rare("--layers", "Layers of a block drafter.", _LAYER_COUNT, _BLOCK.layers),
-    rare(
-        "--block",
-        "Ids of a draft, the last committed one included.",
-        click.IntRange(2, 1_000),
-        _BLOCK.block,
-    ),
-    rare("--taps", "The target's layers that it reads, as 1,12,22.", _LAYERS),
-    rare("--causal", "An id of a block sees only those before it.", is_flag=True),
-    rare("--decay", "Weight of a draft's position over the one before.", _SHARE, _FIT.decay),
+    *declared_options(Labelling).values(),
+    *declared_options(LabelOptions).values(),
+    *declared_options(BlockShape).values(),
+    rare("--taps", "The target's layers that a block drafter reads, as 1,12,22.", _LAYERS),
     rare(
         "--states",
         "Where the target's layer outputs are found: on disk, or computed again in every step. "
         f"Default: on disk up to {MOST_STATES_GB:g} GB.",
         click.Choice(["disk", "again"]),
     ),
-    rare("--draft-vocabulary", "Most ids that EAGLE-3's head knows.", AT_LEAST_1, _IDS),
     rare("--width", f"Width. Default: the target's hidden size, at most {WIDEST}.", _SIZE),
     rare("--blocks", "Residual blocks in the drafter.", click.IntRange(0, 1_000), 2),
     several(
@@ -139,28 +113,13 @@ _OPTIONS = (
         f"{SMALL // 10**6} million weights or quantized ones, else 0.",
         FROM_0,
     ),
-    rare(
-        "--keep",
-        "Share of the old weights in the mean that is written; helps after a short training.",
-        click.FloatRange(0, 1, max_open=True),
-        _FIT.keep,
-    ),
-    Option("--epochs", "How often each position is seen.", POSITIVE, _FIT.epochs),
-    Option("--batch", "Positions of a batch.", AT_LEAST_1, _FIT.batch),
-    rare(
-        "--candidates",
-        "Frequent ids in the softmax, besides those of the batch; 0 is the vocabulary.",
-        FROM_0,
-        _FIT.candidates,
-    ),
     Option(
         "--learning-rate",
-        f"It falls along a cosine. Default: {_FIT.learning_rate}; for all weights of a draft model "
-        f"{RATE_OF_LAYERS}.",
+        f"It falls along a cosine. Default: {FitOptions().learning_rate}; for all weights of a "
+        f"draft model {RATE_OF_LAYERS}.",
         POSITIVE,
     ),
-    rare("--evaluations", "How often the state is saved.", AT_LEAST_1, _FIT.evaluations),
-    Option("--seed", "Seed of what is drawn.", click.IntRange(0, MOST_SEED), _FIT.seed),
+    *declared_options(FitOptions).values(),
     click.Argument(["files"], nargs=-1, type=NAME, metavar="[FILE]..."),
 )
 

@@ -120,9 +120,9 @@ def declared(default: Any, about: str = "", **facts: Any) -> Any:
 
     about: its help on the command line, which offers no field without one.
     facts: "takes", "FILE" or "FOLDER" for a path, else what its value is called; "among", the
-    values that there are; "least" and "most"; "several"; "shown" and "reads", the default as typed
-    and what makes a value of what is typed; "flag", if it is not called as the field; "rare", for
-    an option that only --help-all shows.
+    values that there are; "least" and "most", and "open", which of both is no value; "several";
+    "shown" and "reads", the default as typed and what makes a value of what is typed; "flag", if it
+    is not called as the field; "rare", for an option that only --help-all shows.
     """
     return field(default=default, metadata={"about": about, **facts})
 

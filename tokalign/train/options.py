@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from tokalign.errors import UsageError
+from tokalign.runtime.options import declared
 
 Kind = Literal["greedy", "sampled", "text"]
 DrafterKind = Literal["redrafter", "dflash", "eagle3", "model"]
@@ -36,7 +37,7 @@ class Labelling:
 
     kind: the target's own ids, "greedy" or "sampled", or those of the "text". future: how many; the
         first one is committed when a drafter starts, which guesses the others. 0 for a draft model.
-    temperature, seed (at most MOST_SEED): of sampled ids. taps: the layers whose outputs a drafter
+    seed: of sampled ids, at most MOST_SEED. taps: the layers whose outputs a drafter
         reads; none for the last hidden state. probable: how many of the target's most probable ids
         are kept at each guess, with probabilities. keeps_states: whether the target's states are
         kept, or computed again in every step.
@@ -44,7 +45,14 @@ class Labelling:
 
     kind: Kind = "greedy"
     future: int = 5
-    temperature: float = 0.7
+    temperature: float = declared(
+        0.7,
+        "Temperature of sampled labels.",
+        least=0,
+        open="least",
+        flag="--label-temp temperature",
+        rare=True,
+    )
     seed: int = 0
     taps: tuple[int, ...] = ()
     probable: int = 0
@@ -75,16 +83,15 @@ class Writing:
 class LabelOptions:
     """What is labelled, and how.
 
-    positions, held_out: about how many to train on and to measure acceptance on; fewer if the
-        corpus has fewer. window: ids that the target reads at once. seed: of the paragraphs drawn.
+    positions, held_out: fewer if the corpus has fewer. seed: of the paragraphs drawn.
     labelling: of the positions to train on; those held out are labelled with the target's greedy
         ids, or with the text's if the target takes no trees or a draft model learns them.
     Raises: UsageError for a window that is too short for its labelling.
     """
 
-    positions: int = 1_000_000
-    held_out: int = 8_192
-    window: int = 256
+    positions: int = declared(1_000_000, "Positions to train on, about.", least=1)
+    held_out: int = declared(8_192, "Positions to measure acceptance on.", least=1, rare=True)
+    window: int = declared(256, "Ids of text read at once.", least=LEAST_WINDOW, rare=True)
     seed: int = 0
     labelling: Labelling = field(default_factory=Labelling)
 
@@ -101,16 +108,18 @@ class LabelOptions:
 class BlockShape:
     """A drafter that reads layers of its target.
 
-    layers: its own. block: ids of a draft, the last committed one included. taps: the target's
-    layers that it reads; none for those of `read_of`. causal: an id of a block sees only those
-    before it. draft_vocabulary: most ids that EAGLE-3's head knows.
+    taps: the target's layers that it reads; none for those of `read_of`.
     """
 
-    layers: int = 1
-    block: int = 8
+    layers: int = declared(1, "Layers of a block drafter.", least=1, most=1_000, rare=True)
+    block: int = declared(
+        8, "Ids of a draft, the last committed one included.", least=2, most=1_000, rare=True
+    )
     taps: tuple[int, ...] = ()
-    causal: bool = False
-    draft_vocabulary: int = 32_000
+    causal: bool = declared(False, "An id of a block sees only those before it.", rare=True)
+    draft_vocabulary: int = declared(
+        32_000, "Most ids that EAGLE-3's head knows.", least=1, rare=True
+    )
 
     def read_of(self, layers: int) -> tuple[int, ...]:
         """The layers that it reads of a target with so many: without a choice the second one, the
@@ -123,23 +132,39 @@ class BlockShape:
 class FitOptions:
     """How a drafter or a draft model is trained on labels.
 
-    epochs: how often each position is seen. batch: positions of a batch, about. candidates, seed:
-    as of `Candidates` and `Shuffled`. learning_rate: its peak. evaluations: how often acceptance is
-    measured and state saved. patience: training stops after this many evaluations without a better
-    one; see `Training`.
-    losses: see `losses_of`. decay: the weight of a block's position over that of the one before it.
-    lora: the rank of a draft model's LoRA adapters; None to train all layers. keep: the share of
-        its own weights in the result.
+    candidates: as of `Candidates`; None for the vocabulary. learning_rate: its peak. evaluations:
+    how often acceptance is measured, too. patience: training stops after this many evaluations
+    without a better one; see `Training`. losses: see `losses_of`. lora: the rank of a draft model's
+    LoRA adapters; None to train all layers.
     """
 
-    epochs: float = 2.0
-    batch: int = 256
-    candidates: int | None = 4_096
-    learning_rate: float = 1e-3
-    evaluations: int = 20
-    patience: int | None = 4
-    seed: int = 0
     losses: tuple[Loss, ...] = ("marginal",)
-    decay: float = 0.8
     lora: int | None = None
-    keep: float = 0.0
+    decay: float = declared(
+        0.8,
+        "Weight of a draft's position over the one before.",
+        least=0,
+        most=1,
+        open="least",
+        rare=True,
+    )
+    keep: float = declared(
+        0.0,
+        "Share of the old weights in the mean that is written; helps after a short training.",
+        least=0,
+        most=1,
+        open="most",
+        rare=True,
+    )
+    epochs: float = declared(2.0, "How often each position is seen.", least=0, open="least")
+    batch: int = declared(256, "Positions of a batch.", least=1)
+    candidates: int | None = declared(
+        4_096,
+        "Frequent ids in the softmax, besides those of the batch; 0 is the vocabulary.",
+        least=0,
+        rare=True,
+    )
+    learning_rate: float = 1e-3
+    evaluations: int = declared(20, "How often the state is saved.", least=1, rare=True)
+    patience: int | None = 4
+    seed: int = declared(0, "Seed of what is drawn.", least=0, most=MOST_SEED)
