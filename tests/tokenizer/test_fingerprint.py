@@ -7,8 +7,8 @@ from random import Random
 
 import numpy as np
 
-from tokalign.tokenizer.bpe.identity import all_made, are_implied
 from tokalign.tokenizer.bpe.validity import Merges
+from tokalign.tokenizer.fingerprint import all_made, are_implied
 from tokalign.tokenizer.spec import as_triples, every_triple
 
 LETTERS = (b"a", b"b", b"c")
