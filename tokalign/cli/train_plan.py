@@ -42,14 +42,18 @@ _UTILIZATION = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class TrainPlan:
-    """The options of a run, and the kind of drafter that they are about. taught: sizes of the draft
-    model."""
+    """The options of a run, and the kind of drafter that they are about.
+
+    taught: sizes of the draft model. begun: the configuration of the drafter to be continued, if it
+    reads layers.
+    """
 
     kind: DrafterKind
     values: Mapping[str, Any]
     fit: FitOptions
     draft: str | None
     taught: ModelShape | None
+    begun: Any
 
     @classmethod
     def of(cls, draft: str | None, output: Path, values: Mapping[str, Any]) -> TrainPlan:
@@ -63,10 +67,9 @@ class TrainPlan:
             )
         taught = None if draft is None else _draft_shape(draft, output)
         fit = _fit_options(values, taught)
-        plan = cls(kind=kind, values=values, fit=fit, draft=draft, taught=taught)
-        if values["begin_with"] is not None:  # else refused after hours of labelling
-            plan._begun()
-        return plan
+        # Else it is refused after hours of labelling.
+        begun = None if values["begin_with"] is None else _begun(values["begin_with"], kind)
+        return cls(kind=kind, values=values, fit=fit, draft=draft, taught=taught, begun=begun)
 
     @property
     def begins_trained(self) -> bool:
@@ -79,38 +82,13 @@ class TrainPlan:
             return None
         return take(Writing, {**values, "prompts": values["prompts"] is not None})
 
-    def _begun(self) -> Any:
-        """The configuration of the drafter to be continued; None for a recurrent one. Raises:
-        BundleError; UsageError for one that cannot be continued."""
-        from tokalign.tables.dflash_config import DFlashConfig
-        from tokalign.tables.drafter_config import reading
-        from tokalign.tables.eagle3_config import Eagle3Config
-        from tokalign.tables.finding import read_drafter_config, read_drafter_json
-
-        folder = self.values["begin_with"]
-        if not self.reads_layers:
-            read_drafter_config(folder)
-            return None
-        reader: Any = DFlashConfig if self.kind == "dflash" else Eagle3Config
-        with reading(str(folder)):
-            made = reader.from_json(read_drafter_json(folder))
-        if self.kind == "eagle3" and (
-            made.quantization or made.num_hidden_layers != 1 or any(made.windows)
-        ):
-            raise UsageError(
-                f"{folder} is quantized, or has several layers or a window; give one of one layer "
-                "that sees all, in 16 bits"
-            )
-        return made
-
     def _block(self, layers: int, sizes: tuple[int, int] | None = None) -> BlockShape:
         """The shape of a drafter that reads layers, for a target with so many: as the options say,
         or that of the one to be continued, which has to fit the target's width and number of ids if
         these `sizes` are known. Raises: UsageError for layers that the target does not have."""
         shape = take(BlockShape, {**self.values})
-        if self.values["begin_with"] is None:
+        if (made := self.begun) is None:
             return self._new_block(shape, layers)
-        made = self._begun()
         if self.kind == "dflash":
             shape = BlockShape(layers=made.num_hidden_layers, block=made.block_size)
         if sizes is not None:
@@ -186,7 +164,7 @@ class TrainPlan:
     @property
     def needs_sizes(self) -> bool:
         """Whether a target that does not tell its sizes cannot be trained for."""
-        return self.reads_layers and self.values["begin_with"] is None
+        return self.reads_layers and self.begun is None
 
     def estimated(self, target: str) -> dict[str, Any]:
         """What a run takes; no model is loaded. Raises: as `ModelShape.from_folder`, and UsageError
@@ -325,6 +303,28 @@ def _kind_of(draft: str | None, folder: Path | None) -> DrafterKind:
     if found is DrafterFormat.EAGLE_3:
         return "eagle3"
     return "dflash" if found in BLOCK_FORMATS else "redrafter"
+
+
+def _begun(folder: Path, kind: DrafterKind) -> Any:
+    """The configuration of the drafter to be continued; None for a recurrent one. Raises:
+    BundleError; UsageError for one that cannot be continued."""
+    from tokalign.tables.dflash_config import DFlashConfig
+    from tokalign.tables.drafter_config import reading
+    from tokalign.tables.eagle3_config import Eagle3Config
+    from tokalign.tables.finding import read_drafter_config, read_drafter_json
+
+    if kind == "redrafter":
+        read_drafter_config(folder)
+        return None
+    reader: Any = DFlashConfig if kind == "dflash" else Eagle3Config
+    with reading(str(folder)):
+        made = reader.from_json(read_drafter_json(folder))
+    if kind == "eagle3" and (made.quantization or made.num_hidden_layers != 1 or any(made.windows)):
+        raise UsageError(
+            f"{folder} is quantized, or has several layers or a window; give one of one layer "
+            "that sees all, in 16 bits"
+        )
+    return made
 
 
 def read_layers(flag: str, text: str) -> tuple[int, ...]:
