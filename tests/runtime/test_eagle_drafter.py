@@ -362,3 +362,15 @@ def test_a_quantized_one_is_read_as_mlx_lm_writes_it(tmp_path: Path) -> None:
     (folder / "config.json").write_text(json.dumps(config | {"quantization_config": {"bits": 4}}))
     with pytest.raises(BundleError, match="quantization_config"):
         read_drafter(folder, target)
+
+
+def test_a_quantized_one_computes_in_the_number_format_of_its_target(tmp_path: Path) -> None:
+    """Scales in another one would have every row computed in float32."""
+    target = random_model.__wrapped__(layers=3)
+    target.set_dtype(mx.bfloat16)
+    config = eagle_config(target, quantization={"group_size": 32, "bits": 4})
+    drafter = random_eagle(target, config)
+    drafter.set_dtype(mx.float16)
+    read = read_drafter(write_eagle(tmp_path, drafter, config), target)
+    (cache,) = read.layers_after(mx.zeros((1, 3 * 32), mx.bfloat16))
+    assert cache.keys.dtype == mx.bfloat16

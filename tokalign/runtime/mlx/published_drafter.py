@@ -133,7 +133,7 @@ class TapsDrafter(TrainedDrafter):
 def fill(
     drafter: TrainedDrafter, weights: Weights, quantization: Mapping[str, Any] | None = None
 ) -> None:
-    """Give a drafter its weights, in the number format of its target unless they are quantized.
+    """Give a drafter its weights, and quantized ones their scales, in its target's number format.
 
     Raises: ValueError for weights of another network.
     """
@@ -155,8 +155,7 @@ def fill(
         if _is_floating(own[key]) and not _is_floating(weight):
             raise ValueError(f"its {key} is of the type {weight.dtype}")
     drafter.eval()
-    if not quantization:
-        drafter.set_dtype(drafter.dtype)
+    drafter.set_dtype(drafter.dtype)
     mx.eval(drafter.parameters())
 
 
