@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import product
+from types import SimpleNamespace
 from typing import Any
 
 import mlx.core as mx
@@ -114,10 +115,30 @@ def compiling() -> Iterator[None]:
 def test_a_compiled_step_finds_the_same(compiling: None) -> None:
     drafter = random_drafter(random_model())
     start = drafter.initial_state(hidden_state())
-    state, logits = drafter.compiled_step(start, mx.array([LAST]))
+    state, exit_ = drafter.compiled_advance(start, mx.array([LAST]))
     other, expected = drafter.step(start, mx.array([LAST]))
-    assert np.allclose(np.array(logits), np.array(expected), atol=1e-4)
+    assert np.allclose(np.array(drafter.logits(exit_)), np.array(expected), atol=1e-4)
     assert np.allclose(np.array(state[0]), np.array(other[0]), atol=1e-5)
+
+
+@pytest.mark.slow
+def test_the_head_of_a_compiled_drafter_follows_the_text(
+    compiling: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu = SimpleNamespace(type=mx.gpu)
+    monkeypatch.setattr(mx, "default_device", lambda: gpu)  # where steps are compiled
+    target = TargetModelSession(random_model(), watch=state_rows)
+    frequent = np.arange(0, VOCABULARY, 2, dtype=np.uint32)
+    session = random_drafter(random_model()).short_session(target, frequent)
+    assert isinstance(session, RecurrentSession)
+    for ids in ([4, 16, 2], [4, 16, 2, 7, 8]):
+        text = [TargetId(i) for i in ids]
+        target.logits(text[:-1])
+        assert session.head is not None
+        session.head.follow(text)
+        begun = session.begin(text)
+        assert begun is not None
+        assert mx.isfinite(begun[1][0, 7]).item() == (7 in text)
 
 
 # -- what the host waits for -----------------------------------------------------------------------

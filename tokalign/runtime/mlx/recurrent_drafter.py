@@ -13,7 +13,7 @@ committed id, which the target's session has kept.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
@@ -21,7 +21,7 @@ import mlx.core as mx
 import mlx.nn as nn
 from msgspec import Meta, Struct, convert
 
-from tokalign.runtime.mlx.beam_search import BeamSession, State, Step
+from tokalign.runtime.mlx.beam_search import BeamSession, State
 from tokalign.runtime.mlx.published_drafter import Weights, fill
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.trained_drafter import TargetEnds, TrainedDrafter
@@ -133,9 +133,10 @@ class RecurrentDrafter(TrainedDrafter):
         return exit_.astype(rows.dtype) @ rows.T
 
     @cached_property
-    def compiled_step(self) -> Step:
-        """`step` as one compiled function, for weights that change no more."""
-        compiled: Step = mx.compile(self.step)
+    def compiled_advance(self) -> Callable[[State, Array], tuple[State, Array]]:
+        """`advance` as one compiled function, for weights that change no more. The logits are not
+        part of it: a head that is shortened follows the text."""
+        compiled: Callable[[State, Array], tuple[State, Array]] = mx.compile(self.advance)
         return compiled
 
     @property
@@ -153,17 +154,18 @@ class RecurrentSession(BeamSession):
     def __init__(self, drafter: RecurrentDrafter, target: TargetModelSession) -> None:
         self._drafter, self._target = drafter, target
         on_cpu = mx.default_device().type == mx.cpu
-        self._step = drafter.step if on_cpu else drafter.compiled_step
+        self._advance = drafter.advance if on_cpu else drafter.compiled_advance
 
     def begin(self, ids: Sequence[TargetId]) -> tuple[State, Array] | None:
         """See `BeamSession`; nothing where no recent pass of the target chose the last id."""
         hidden = self._target.state_before_last(ids)
         if hidden is None:
             return None
-        return self._step(self._drafter.initial_state(hidden), mx.array([ids[-1]], mx.uint32))
+        return self.step(self._drafter.initial_state(hidden), mx.array([ids[-1]], mx.uint32))
 
     def step(self, state: State, ids: Array) -> tuple[State, Array]:
-        return self._step(state, ids)
+        state, exit_ = self._advance(state, ids)
+        return state, self._drafter.logits(exit_)
 
 
 def make_redrafter(config: Mapping[str, Any], weights: Weights, target: Any) -> RecurrentDrafter:
