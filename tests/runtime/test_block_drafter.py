@@ -18,6 +18,7 @@ from block_drafters import (
     KnowingDrafter,
     block_config,
     random_block_drafter,
+    second_config,
     write_block_drafter,
 )
 from drafter_cases import ARCHITECTURES, PROMPT, SAMPLINGS
@@ -267,3 +268,25 @@ def test_weights_in_parts_are_read_and_missing_parts_named(tmp_path: Path) -> No
     (folder / last).unlink()
     with pytest.raises(BundleError, match=f"lacks {last}; fetch"):
         read_drafter(folder, model)
+
+
+def test_a_selector_finds_its_candidates_without_sorting_all_ids(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a GPU mlx sorts all that it is to partition, in a dozen kernels one after another."""
+    model, widths, partition = random_model(vocabulary=4096), list[int](), mx.argpartition
+    selector = random_block_drafter(model, config=second_config(model)).candidate_selector
+
+    def noted(values: Array, *arguments: Any, **named: Any) -> Array:
+        widths.append(values.shape[-1])
+        return partition(values, *arguments, **named)
+
+    monkeypatch.setattr(mx, "argpartition", noted)
+    hidden, logits = (mx.random.normal((3, width), key=mx.random.key(2)) for width in (32, 4096))
+    after = selector.after(hidden, logits, mx.array([[5, 9]] * 3))
+    assert max(widths) < 4096
+    best = mx.argsort(-logits, axis=-1)[:, :5]
+    found = mx.argsort(-mx.isfinite(after).astype(mx.int32), axis=-1)[..., :5]
+    assert mx.isfinite(after).sum(axis=-1).tolist() == [[5, 5]] * 3
+    for row, ids in zip(found.tolist(), best.tolist(), strict=True):
+        assert [set(one) for one in row] == [set(ids)] * 2

@@ -22,7 +22,7 @@ from mlx_lm.models.llama import Attention, TransformerBlock
 
 from tokalign.runtime.mlx.dflash_session import DFlashSession
 from tokalign.runtime.mlx.published_drafter import TapsDrafter, Weights, by_head
-from tokalign.runtime.mlx.session import TargetModelSession
+from tokalign.runtime.mlx.session import TargetModelSession, top_k
 from tokalign.runtime.mlx.short_head import among_all
 from tokalign.runtime.mlx.window_cache import WindowCache
 from tokalign.runtime.rounds import UNBOUNDED, Array
@@ -84,7 +84,7 @@ class CandidateSelector(nn.Module):  # type: ignore[misc]
         self._count = min(config.selector_top_k, size)
 
     def after(self, hidden: Array, logits: Array, before: Array) -> Array:
-        candidates = mx.argpartition(logits, -self._count, axis=-1)[:, -self._count :]
+        candidates, _ = top_k(logits, self._count)  # a GPU would sort the whole vocabulary
         context = self.predecessor_codebook[before] * self.hidden_projection(hidden)[:, None]
         links = context @ self.successor_codebook[candidates].swapaxes(1, 2)
         scores = mx.take_along_axis(logits, candidates, axis=-1)[:, None] + links
