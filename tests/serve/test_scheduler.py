@@ -25,7 +25,7 @@ from served import LOOP, demo_settings
 
 from tokalign.conversation.prompts import fill_in_ends
 from tokalign.errors import UsageError
-from tokalign.names.memory import WORKING_SET, machine_memory
+from tokalign.names.memory import working_set
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.grammar import Grammar
 from tokalign.runtime.mlx.sampling import Sampling
@@ -195,7 +195,7 @@ def begun_at_once(
 ) -> tuple[int, float, float]:
     """How many requests had caches at the same time; bytes of the models, and of the caches that
     one request was expected to have at most."""
-    monkeypatch.setattr(keeping, "machine_memory", lambda: memory)
+    monkeypatch.setattr(keeping, "working_set", lambda: memory)
     with scheduling() as scheduler:
         scheduler.wait_until_ready()
         advance, kept, begun, expected = scheduler._advance, scheduler._kept, [0], [0.0]
@@ -216,11 +216,11 @@ def test_caches_that_find_no_room_in_memory_wait_for_those_in_use(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     prompts = ["Wisła"] * 4
-    begun, _, _ = begun_at_once(monkeypatch, machine_memory(), prompts)
+    begun, _, _ = begun_at_once(monkeypatch, working_set(), prompts)
     assert begun > 2
     begun, models, one = begun_at_once(monkeypatch, 0, prompts)
     assert begun == 1
-    begun, _, _ = begun_at_once(monkeypatch, (models + 2.5 * one) / WORKING_SET, prompts)
+    begun, _, _ = begun_at_once(monkeypatch, models + 2.5 * one, prompts)
     assert begun == 2
 
 
@@ -274,8 +274,8 @@ def test_kept_contexts_make_way_for_a_single_answer_that_grows(
         wait_for(lambda: kept.nbytes > 0)
         one, sizes = kept.nbytes, list[tuple[int, int]]()
         room = 2.2 * one
-        memory = (scheduler.models.loaded.nbytes + room) / WORKING_SET
-        monkeypatch.setattr(keeping, "machine_memory", lambda: memory)
+        memory = scheduler.models.loaded.nbytes + room
+        monkeypatch.setattr(keeping, "working_set", lambda: memory)
 
         def record() -> None:
             advance()

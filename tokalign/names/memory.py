@@ -4,27 +4,43 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import cast
 
 from tokalign.errors import UsageError
 
 COMFORT = 2 / 3
 """The share of the memory that weights may take, so that contexts and other programs have room."""
 
-WORKING_SET = 0.75
-"""The share of the memory that weights and caches may take together: about what Metal recommends,
-which ends a process that asks for more."""
+_WORKING_SET = 0.75
+
+
+def working_set() -> float:
+    """Bytes that weights and caches may take together: what Metal recommends, which ends a process
+    that asks for more; elsewhere a part of the memory."""
+    recommended = _device().get("max_recommended_working_set_size", 0)
+    return recommended or _WORKING_SET * machine_memory()
 
 
 def machine_memory() -> int:
-    """Bytes of memory that this process may use at most: the machine's, or its container's."""
+    """Bytes of memory that this process may use at most: the machine's, or its container's; those
+    of the card if mlx computes on one that has its own."""
+    if card := _device().get("total_memory", 0):  # of CUDA; Metal shares the machine's
+        return card
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         with suppress(OSError, ValueError):  # "max" is no number
             memory = min(memory, int(Path(limit).read_text()))
     return memory
+
+
+def _device() -> Mapping[str, int]:
+    """What mlx tells of its device in numbers. Where no model was loaded mlx may not be either."""
+    mlx = sys.modules.get("mlx.core")
+    return {} if mlx is None else cast("Mapping[str, int]", mlx.device_info())
 
 
 def weights_bytes(folder: Path, *, dtype: str | None = None) -> int:

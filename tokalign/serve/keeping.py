@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Sequence
 
-from tokalign.names.memory import WORKING_SET, machine_memory
+from tokalign.names.memory import working_set
 from tokalign.runtime.mlx.context_files import ContextFiles
 from tokalign.runtime.mlx.contexts import Contexts, Held
 from tokalign.runtime.mlx.layers import expected_bytes, least_positions
@@ -69,7 +69,7 @@ class Keeping:
     @property
     def _room(self) -> float:
         """Bytes of memory beside the models."""
-        return WORKING_SET * machine_memory() - self._models.loaded.nbytes
+        return working_set() - self._models.loaded.nbytes
 
     def _expected_bytes(self, jobs: Collection[Job]) -> float:
         """What the caches of these jobs will take, by those of each model that have read most."""

@@ -273,7 +273,7 @@ def test_a_context_is_not_kept_where_memory_has_no_room_for_a_copy(
 ) -> None:
     _, held = read("full", [1] * 40)
     notes, room = list[str](), mx.get_active_memory() + 30_000
-    monkeypatch.setattr(context_files, "machine_memory", lambda: room / context_files.WORKING_SET)
+    monkeypatch.setattr(context_files, "working_set", lambda: room)
     files = opened(note=notes.append)
     assert not files.keep(held)
     assert not files.keep(held)

@@ -31,7 +31,7 @@ import numpy as np
 from mlx_lm.models.cache import make_prompt_cache
 from numpy.typing import NDArray
 
-from tokalign.names.memory import WORKING_SET, machine_memory
+from tokalign.names.memory import working_set
 from tokalign.runtime.mlx.context_file import (
     BY_POSITION,
     KINDS,
@@ -124,7 +124,7 @@ class ContextFiles:
         arrays, rest = taken_apart(leaves, begin, len(ids))
         arrays["ids"] = mx.array(ids)
         copied = sum(array.nbytes for array in arrays.values())
-        if mx.get_active_memory() + copied > WORKING_SET * machine_memory():
+        if mx.get_active_memory() + copied > working_set():
             if not self._lacked_memory:
                 text = f"no memory for a copy of {copied:,} bytes; told once"
                 self._note(f"a context is not kept on disk: {text}")

@@ -1,0 +1,30 @@
+"""How much memory models and their caches may take, by what mlx tells of its device."""
+
+from __future__ import annotations
+
+import mlx.core as mx
+import pytest
+
+from tokalign.errors import UsageError
+from tokalign.names import memory
+
+
+def test_on_a_card_its_own_memory_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights and contexts are there, whatever the machine has."""
+    card = 24 << 30
+    monkeypatch.setattr(mx, "device_info", lambda: {"device_name": "a card", "total_memory": card})
+    assert memory.machine_memory() == card
+    assert memory.working_set() < card
+    with pytest.raises(UsageError, match=r"has 25\.8 GB of memory"):
+        memory.require_bytes(card + 1)
+
+
+def test_on_a_mac_weights_and_caches_may_take_what_metal_recommends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is two thirds of a small memory, and three quarters of a large one."""
+    told = {"memory_size": 16 << 30, "max_recommended_working_set_size": 11453251584}
+    elsewhere = memory.machine_memory()
+    monkeypatch.setattr(mx, "device_info", lambda: told)
+    assert memory.working_set() == 11453251584
+    assert memory.machine_memory() == elsewhere
