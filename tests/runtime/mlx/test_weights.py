@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from shutil import copytree
 from types import SimpleNamespace
+from typing import Any
 
 import mlx.core as mx
 import pytest
@@ -17,6 +18,7 @@ from mlx_lm import fuse
 from mlx_lm.convert import convert
 from mlx_lm.tuner.utils import linear_to_lora_layers, load_adapters
 from mlx_lm.utils import load_model
+from random_models import random_model
 
 from tokalign.errors import IncompatibleError, MissingAssetError, OutputError, UsageError
 from tokalign.runtime.decoder import LanguageModel
@@ -63,6 +65,22 @@ def test_overlapping_generations_set_the_wired_limit_once(monkeypatch: pytest.Mo
     assert limits == ["set"]
     second.__exit__(None, None, None)
     assert limits == ["set", "set back"]
+
+
+def test_a_fingerprint_reads_no_view_of_a_weight(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUDA would move all of it to the host, and passes would read it there."""
+    made, read, listed = random_model.__wrapped__(), list[bool](), mx.array.tolist
+    made.set_dtype(mx.float16)
+    made.lm_head = made.lm_head.to_quantized(group_size=32, bits=8)
+
+    def noted(array: mx.array) -> Any:
+        read.append(memoryview(array).contiguous)
+        return listed(array)
+
+    monkeypatch.setattr(mx.array, "tolist", noted)
+    content_fingerprint(made)
+    assert len(read) == len(tree_flatten(made.parameters()))
+    assert all(read)
 
 
 # -- what mlx-lm's own tools wrote, adapters, and models with own code ----------------------------

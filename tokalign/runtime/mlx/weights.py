@@ -164,7 +164,8 @@ def content_fingerprint(model: Any) -> str:
     digest = sha256()
     for name, weight in sorted(tree_flatten(model.parameters())):
         flat = weight.reshape(-1)
-        values = flat[:: max(1, flat.size // 64)][:64]
+        # A copy, because CUDA would move the whole weight to the host to read a view of it.
+        values = mx.contiguous(flat[:: max(1, flat.size // 64)][:64])
         if mx.issubdtype(values.dtype, mx.floating):
             values = values.astype(mx.float16)
         digest.update(repr((name, weight.shape, values.tolist())).encode())
