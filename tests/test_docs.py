@@ -70,7 +70,7 @@ def command_lines(page: Path) -> Iterator[list[str]]:
     """The words of every `tokalign` command in a page's shell blocks."""
     for block in blocks(page, "sh"):
         for line in block.replace("\\\n", " ").splitlines():
-            for part in re.split(r"[|;&]", line.split(" #")[0]):
+            for part in re.split(r"[|;&]", line):
                 words = part.split()
                 if words[:1] == ["tokalign"]:
                     yield words[1:]
@@ -88,6 +88,12 @@ def test_commands_in_the_pages_exist() -> None:
             unknown += [f"{page.name}: {o}" for o in options if o not in known]
             unknown += [] if command else [f"{page.name}: {words}"]
     assert not unknown
+
+
+def test_lines_of_shell_have_no_comment() -> None:
+    """Typed or pasted into zsh, the shell of a Mac, the words of a comment are arguments."""
+    lines = [line for page in pages() for block in blocks(page, "sh") for line in block.split("\n")]
+    assert not [line for line in lines if re.search(r"(^|\s)#", line)]
 
 
 def test_names_in_the_pages_python_exist() -> None:
