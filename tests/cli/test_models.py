@@ -358,6 +358,7 @@ def test_a_login_item_serves_with_the_same_words_and_goes_again(
     assert path.stat().st_mode & 0o777 == 0o600
     if platform == "darwin":
         item = plistlib.loads(path.read_bytes())
+        assert item["ProcessType"] == "Interactive"  # else launchd throttles its CPU and disk
         started, folder = item["ProgramArguments"], item["WorkingDirectory"]
         carried = [f"{name}={it}" for name, it in item["EnvironmentVariables"].items()]
     else:

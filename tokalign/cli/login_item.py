@@ -63,6 +63,7 @@ def install(words: Sequence[str]) -> tuple[Path, str]:
             "EnvironmentVariables": variables,
             "RunAtLoad": True,
             "KeepAlive": {"SuccessfulExit": False},
+            "ProcessType": "Interactive",  # any other is throttled (`man launchd.plist`)
             "StandardErrorPath": log,
         }
         content = plistlib.dumps(item)
