@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import socket
 import threading
 from collections.abc import Callable
@@ -15,8 +16,8 @@ from scripted_scheduler import Script, begun, say, scripted
 from served import request
 
 from tokalign.conversation.answer_form import AnswerForm
+from tokalign.serve import Settings, streams
 from tokalign.serve import server as server_module
-from tokalign.serve import streams
 from tokalign.serve.admission import Refusal
 from tokalign.serve.job import Emitted
 from tokalign.serve.request import ApiRequest
@@ -253,6 +254,18 @@ def test_every_address_is_every_one_of_both_kinds() -> None:
         port = listening.getsockname()[1]
         for host in ("127.0.0.1", "::1"):
             socket.create_connection((host, port), timeout=5).close()
+
+
+def test_a_server_may_open_as_many_connections_as_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process on macOS begins with 256 files."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
+        with scripted(monkeypatch, words) as (server, _):
+            assert request(server, "GET", "/v1/models").status == 200
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] > Settings().max_connections
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def test_a_body_may_come_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import resource
 import signal
 import socket
 from collections.abc import Callable
@@ -28,6 +29,9 @@ _KEEP_ALIVE = 15
 """Seconds that a connection stays open without a request: longer than clients keep theirs (those of
 OpenAI and Anthropic 5), so that none is closed while a request is on its way."""
 
+_OTHER_FILES = 256
+"""Files that may be open besides connections: tables, models, contexts."""
+
 _LOG = logging.getLogger(__name__)
 
 
@@ -50,6 +54,7 @@ class Server:
         self._host, self._port = self._socket.getsockname()[:2]
         maybe_set_recommended_wired_limit()
         self.scheduler = Scheduler(Models(settings, note), settings, Metrics())
+        _allow_files(settings.max_connections + _OTHER_FILES)
         limits = {"most": settings.max_connections, "seconds": settings.read_timeout}
         connection = type("_Connection", (Connection,), limits)
         config = uvicorn.Config(
@@ -101,6 +106,15 @@ class Server:
     def wait(self) -> None:
         """Return when the scheduler's thread has failed."""
         self.scheduler.join()
+
+
+def _allow_files(number: int) -> None:
+    """Let this process have so many files open. macOS begins with 256 in all: further connections
+    would then not be closed but wait, and tables could not be opened."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = number if hard == resource.RLIM_INFINITY else min(number, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def _listening(host: str, port: int) -> socket.socket:
