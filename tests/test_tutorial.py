@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 from code_blocks import blocks
@@ -66,3 +68,18 @@ def test_two_tokenizers_are_checked_as_the_pages_say(tmp_path: Path) -> None:
         if line.startswith("tokalign check")
     ]
     assert shell(line, tmp_path)
+
+
+def test_the_demo_compares_answers_in_float32_on_a_mac(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The weights' own format there, half precision, can decide near ties: no fault of tokalign."""
+    monkeypatch.syspath_prepend(ROOT / "demo")
+    demo, formats = import_module("answer"), []
+
+    def answered(_method: str, number_format: str | None) -> dict[str, Any]:
+        formats.append(number_format)
+        return {"token_ids": [], "tokens_per_second": 1.0, "rounds": 1, "text": ""}
+
+    monkeypatch.setattr(demo, "answered", answered)
+    monkeypatch.setattr(sys, "platform", "darwin")
+    demo.main()
+    assert formats == ["float32", "float32"]
