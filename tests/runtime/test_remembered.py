@@ -33,6 +33,7 @@ from tokalign.runtime.remembered import (
     RememberedStore,
     forget_remembered,
     open_remembered,
+    remembered_folder,
     session_store,
 )
 from tokalign.runtime.rounds import Context
@@ -170,6 +171,7 @@ def test_a_forgotten_target_stays_forgotten_by_processes_that_run() -> None:
     store = reopened([])
     teach(store, (1, 2))
     store.save()
+    (remembered_folder() / ".DS_Store").touch()  # as Finder does in each folder that it shows
     done = CliRunner().invoke(tables, ["forget", "--remembered"], catch_exceptions=False)
     assert done.output == f"forgotten  {store.path.parent}\n"
     teach(store, (3, 4))

@@ -154,7 +154,8 @@ def forget_remembered() -> list[Path]:
     """Delete what is remembered of every target, and its contexts; returns what is gone. Processes
     that still run keep nothing more of them. Raises: UsageError if one cannot be deleted."""
     parents = [parent for parent in (remembered_folder(), contexts_folder()) if parent.is_dir()]
-    folders = sorted(folder for parent in parents for folder in parent.iterdir())
+    # Finder leaves a file in every folder that it has shown.
+    folders = sorted(inner for parent in parents for inner in parent.iterdir() if inner.is_dir())
     for folder in folders:
         with writing_to(folder, "delete that folder by hand"):
             shutil.rmtree(folder)
