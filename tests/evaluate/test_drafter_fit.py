@@ -292,6 +292,7 @@ def test_its_list_of_ids_is_found_in_any_of_its_files(
     (drafter / "model.safetensors").rename(drafter / f"{last}.safetensors")
     for name in others:
         (drafter / f"{name}.safetensors").write_bytes(ASCII.replace(b'"d2t"', b'"t2d"'))
+    (drafter / f"._{last}.safetensors").write_bytes(b"\0\x05\x16\x07")  # of macOS on another's disk
     assert "as 128 ids are in its vocabulary" in judged(target, drafter, "a\n")["verdict"]
 
 

@@ -55,6 +55,8 @@ def test_a_folder_is_searched_with_those_in_it_by_name(places: list[Path]) -> No
         table(folder / name, target=ONE)
     (folder / "in" / "deeper").mkdir()
     table(folder / "in" / "deeper" / "c.dictionary.tok", target=ONE)
+    for name in ("._a.dictionary.tok", "in/._0.dictionary.tok"):  # of macOS on another's disk
+        (folder / name).write_bytes(b"\0\x05\x16\x07")
     assert table_files(folder, "dictionary") == [folder / names[i] for i in (1, 0, 2)]
 
 

@@ -58,6 +58,14 @@ FILES = {
 }
 
 
+def test_what_macos_keeps_beside_a_file_is_not_taken_for_it(tmp_path: Path) -> None:
+    """On disks of other systems it keeps attributes of NAME in `._NAME`."""
+    (tmp_path / "._x.tiktoken").write_bytes(b"\0\x05\x16\x07")
+    (tmp_path / "x.tiktoken").write_bytes(FILES["ranks"][1]())
+    file = open_tokenizer_file(tmp_path, RANK_SUPPLEMENT)
+    assert (file.path.name, [*file.files]) == ("x.tiktoken", ["x.tiktoken"])
+
+
 def two_ids_swapped(spec: TokenizerSpec) -> dict[str, Any]:
     *tokens, third, second, last = spec.tokens
     return {"tokens": [*tokens, second, third, last], "triples": []}

@@ -157,7 +157,7 @@ def _files(name: str) -> tuple[Path, list[Read]]:
     """The folder of a drafter's `config.json`, and what reads its weights files, wherever they
     are."""
     place = resolve(name, hub.CONFIG)
-    here = sorted(place.folder.glob("*.safetensors"))
+    here = sorted(place.folder.glob("[!.]*.safetensors"))
     if place.source and not here:
         return place.folder, [partial(hub.read_part, place.source, _WEIGHTS)]
     return place.folder, [partial(_read_part, file) for file in here]

@@ -61,8 +61,9 @@ def learned_folder() -> Path:
 
 
 def table_files(folder: Path, kind: str) -> list[Path]:
-    """The files in a folder, and in the folders in it, that are tables by their names."""
-    return list(_matching(folder, f"*.{kind}.tok", f"*/*.{kind}.tok"))
+    """The files in a folder, and in the folders in it, that are tables by their names; without the
+    `._NAME` that macOS adds to every NAME on some disks."""
+    return list(_matching(folder, f"[!.]*.{kind}.tok", f"*/[!.]*.{kind}.tok"))
 
 
 def find_tables(

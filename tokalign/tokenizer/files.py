@@ -206,7 +206,9 @@ def holds_tokenizer(folder: Path) -> bool:
 
 
 def _files(folder: Path, pattern: str) -> list[Path]:
-    return sorted(filter(Path.is_file, folder.glob(pattern)))
+    """Files by name; none that is hidden, such as `._NAME`, which macOS adds on some disks."""
+    names = (path for path in folder.glob(pattern) if path.name[:1] != ".")
+    return sorted(filter(Path.is_file, names))
 
 
 def _read(path: Path) -> bytes:

@@ -30,7 +30,8 @@ def read_weights(folder: Path) -> dict[str, Array]:
     if missing := missing_from_drafter(folder):
         raise BundleError(f"{folder} lacks {', '.join(missing)}; fetch a version that has them")
     weights: dict[str, Array] = {}
-    for file in sorted([*folder.glob("*.safetensors"), *folder.glob("mtp/*.safetensors")]):
+    # `._NAME` is what macOS keeps of NAME on some disks.
+    for file in sorted([*folder.glob("[!.]*.safetensors"), *folder.glob("mtp/[!.]*.safetensors")]):
         weights |= load_arrays(file)
     return weights
 
