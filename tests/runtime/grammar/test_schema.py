@@ -85,6 +85,20 @@ def test_an_integer_that_is_excluded_stays_excluded_where_floats_are_sparse(boun
             assert matches(grammar, text) is fits
 
 
+def test_additional_items_follow_the_listed_ones_by_either_name_of_these() -> None:
+    """llguidance forgets `prefixItems` beside `additionalItems`."""
+    first, text = [{"type": "integer"}], {"type": "string"}
+    for listed in ("items", "prefixItems"):
+        for more, fits in ((False, False), (text, True)):
+            schema = {"type": "array", listed: first, "additionalItems": more}
+            grammar = Grammar.json_schema(schema)
+            assert matches(grammar, "[1]")
+            assert not matches(grammar, '["a"]')
+            assert matches(grammar, '[1, "a"]') is fits
+    both = {"prefixItems": first, "items": text, "additionalItems": False}
+    assert matches(Grammar.json_schema(both), '[1, "a"]')
+
+
 @pytest.mark.parametrize("names", ["properties", "patternProperties"])
 def test_no_spelling_of_a_name_goes_past_its_schema(names: str) -> None:
     grammar = Grammar.json_schema({"type": "object", names: {"rok": {"type": "integer"}}})

@@ -203,6 +203,8 @@ class _Reader:
             self._bounds.check(_join(path, name), name, value)
             self._read_keyword(made, _join(path, name), name, value)
         self._base = base
+        if "prefixItems" in made and "additionalItems" in made:  # of two drafts of the standard
+            made.setdefault("items", made.pop("additionalItems"))
         self._part_from_references(path, made)
         for names, kinds in ((_NUMBERS, ("integer", "number")), (_STRINGS, ("string",))):
             self._try_values(path, made, names, kinds)
