@@ -107,6 +107,15 @@ def test_hidden_states_are_what_the_output_head_reads() -> None:
     assert np.allclose(labels.values, expected, rtol=2e-3, atol=2e-3)
 
 
+def test_states_too_large_for_float16_become_its_largest_numbers() -> None:
+    """Those of a Gemma are after BOS, and on a GPU they are in bfloat16."""
+    model = random_model.__wrapped__()
+    model.set_dtype(mx.bfloat16)
+    model.model.embed_tokens.weight *= 1e6
+    labels = Labeller(model, Labelling(kind="text", future=3, taps=(0, 1))).label(WINDOW)
+    assert np.abs(labels.values).max() == np.finfo(np.float16).max
+
+
 def test_ids_of_the_text_follow_where_all_of_them_are_known() -> None:
     labels = Labeller(random_model(), Labelling(kind="text", future=3)).label(WINDOW)
     assert labels.values.shape[0] == labels.ids.shape[0] == len(WINDOW) - 3

@@ -122,7 +122,9 @@ class Labeller:
         probable: for each of these but the first, as of `_probable`.
         """
         states = states if self._labelling.keeps_states else states[:, :0]
-        states = np.array(mx.clip(states, -_LARGEST, _LARGEST).astype(mx.float16))
+        # In float32, as the nearest bfloat16 is larger: it would be infinite in float16.
+        bounded = mx.clip(states.astype(mx.float32), -_LARGEST, _LARGEST)
+        states = np.array(bounded.astype(mx.float16))
         columns = [np.array(text)[:, None], ids, *[found for found, _ in probable]]
         return Labels(
             np.concatenate([states, *[shares for _, shares in probable]], axis=1),
