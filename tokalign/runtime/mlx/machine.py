@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import platform
+import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from importlib.metadata import version
 from threading import RLock
 from time import perf_counter
@@ -63,7 +64,8 @@ class Wiring:
         """Keep the weights of `model` resident for the length of the `with` block."""
         with self._lock:
             if not self._users:
-                self._limit.enter_context(wired_limit(model))
+                with redirect_stdout(sys.stderr):  # it warns of a model that is nearly too large
+                    self._limit.enter_context(wired_limit(model))
             self._users += 1
         try:
             yield
