@@ -129,8 +129,11 @@ def test_the_head_of_a_compiled_drafter_follows_the_text(
     monkeypatch.setattr(mx, "default_device", lambda: gpu)  # where steps are compiled
     target = TargetModelSession(random_model(), watch=state_rows)
     frequent = np.arange(0, VOCABULARY, 2, dtype=np.uint32)
-    session = random_drafter(random_model()).short_session(target, frequent)
+    drafter = random_drafter(random_model())
+    session, other = (drafter.short_session(target, frequent) for _ in range(2))
     assert isinstance(session, RecurrentSession)
+    assert isinstance(other, RecurrentSession)
+    assert session._advance is other._advance, "it is compiled once for all requests"
     for ids in ([4, 16, 2], [4, 16, 2, 7, 8]):
         text = [TargetId(i) for i in ids]
         target.logits(text[:-1])

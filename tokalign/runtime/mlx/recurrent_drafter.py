@@ -13,8 +13,7 @@ committed id, which the target's session has kept.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import mlx.core as mx
@@ -91,6 +90,9 @@ class RecurrentDrafter(TrainedDrafter):
             self.head = [nn.Linear(e, config.vocabulary_size, bias=False)]
         else:
             self.head = [] if e == h else [nn.Linear(e, h, bias=False)]
+        # For weights that change no more; copies with other heads share what was compiled. The
+        # logits are not part of it, as a head that is shortened follows the text.
+        self.compiled_advance = mx.compile(self.advance)
 
     def session(self, target: TargetModelSession) -> RecurrentSession:
         return RecurrentSession(self, target)
@@ -131,13 +133,6 @@ class RecurrentDrafter(TrainedDrafter):
             return self._ends.unembed(exit_.astype(self._ends.dtype))
         rows = self._ends.head_rows(ids)
         return exit_.astype(rows.dtype) @ rows.T
-
-    @cached_property
-    def compiled_advance(self) -> Callable[[State, Array], tuple[State, Array]]:
-        """`advance` as one compiled function, for weights that change no more. The logits are not
-        part of it: a head that is shortened follows the text."""
-        compiled: Callable[[State, Array], tuple[State, Array]] = mx.compile(self.advance)
-        return compiled
 
     @property
     def has_head(self) -> bool:
