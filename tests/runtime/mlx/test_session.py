@@ -81,6 +81,7 @@ def test_only_ids_that_the_target_shares_are_drafted() -> None:
 
 def test_a_full_context_drafts_nothing() -> None:
     session = DraftModelSession(random_model())
+    session.context_length = 100
     full = [1] * session.context_length
     assert session.draft(full[1:], 2) == ([], 0)
     firsts = FirstIds(np.arange(VOCABULARY), np.ones(VOCABULARY))

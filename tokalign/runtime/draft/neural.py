@@ -215,6 +215,10 @@ class NeuralDrafter(ModelDrafter):
         self._read = len(session.held)  # of an earlier turn
         self.reads_ahead = True  # which the first draft will tell
 
+    def unread(self, ids: Sequence[TargetId]) -> int:
+        """See `ModelDrafter.unread`: of a long text it reads a part."""
+        return self.session.to_read(super().unread(ids))
+
     def find(self, context: Context, steps: int) -> Proposal:
         self.reads_ahead, self.read_ahead = False, EMPTY_TREE
 

@@ -1,9 +1,15 @@
 """The draft model's session: besides single passes it drafts chains, which are waited for, and
-lists probable next ids, as functions that wait, to be called once."""
+lists probable next ids, as functions that wait, to be called once.
+
+It reads all of a text only where that is short. Of a longer one it reads the beginning, on which
+models lean whatever it says, and the end: a small model guesses the next ids by the latest ones,
+and what stands further off is for a copy to find. So a long prompt costs it next to nothing, and a
+text may be longer than its context (`lab/results/real-models.md`). Source: the beginning is that of
+"Efficient Streaming Language Models with Attention Sinks" (Xiao et al., 2023)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate
 from typing import Any, NamedTuple, cast
@@ -38,6 +44,15 @@ class Shortlist(NamedTuple):
     kept: float
 
 
+_WHOLE = 512
+"""So many ids that it has not read are all read."""
+
+_BEGINNING, _END = 4, 128
+"""The ids that are read of more. With 64 to 1,024 at the end its guesses are as good."""
+
+_MARGIN = 64
+"""The room for guesses, below which a text is read anew from its end."""
+
 _REACH = 2
 """Positions of noise by drawn id. Nine of ten ids that the target lacks are two of its ids."""
 
@@ -45,8 +60,8 @@ _REACH = 2
 class DraftModelSession(ModelSession[DraftId]):
     """A session of the draft model. Parameters and errors are those of `ModelSession`.
 
-    Everything begins with a pass that brings the cache up to date with `ids`. Where the context
-    would be full, nothing is drafted, drawn or listed.
+    Everything begins with a pass that brings the cache up to date with `ids`, or with the part of
+    them that is read. Where the context has no room for that, nothing is drafted, drawn or listed.
     firsts: which target id each draft id begins with; only ids that have one may be taken. None
     allows all of them.
     """
@@ -54,6 +69,33 @@ class DraftModelSession(ModelSession[DraftId]):
     _projection: ToTargetIds | None = None  # of the tables and columns asked for last
     _projected: Array | None = None
     _short: ShortHead | None = None
+    _left_out = 0  # of the text's ids, after the first `_BEGINNING`
+
+    def reading(self, ids: Sequence[DraftId], *, stops: Iterable[int] = ()) -> Iterator[int]:
+        """See `ModelCache.reading`."""
+        return super().reading(self._part(ids), stops=stops)
+
+    @staticmethod
+    def to_read(unread: int) -> int:
+        """How many ids it reads where a text has so many that it has not."""
+        return unread if unread <= _WHOLE else _BEGINNING + _END
+
+    def _part(self, ids: Sequence[DraftId]) -> list[DraftId]:
+        """What is read of a text."""
+        part = self._without(ids)
+        if self.unknown_positions:  # they would have to go
+            return part
+        if self._left_out and self.shared_with(part) <= _BEGINNING:  # it is another text
+            self._left_out, part = 0, list(ids)
+        is_full = _BEGINNING + _END < self._most - _MARGIN < len(part)
+        if is_full or len(part) - self.shared_with(part) > _WHOLE:
+            self._left_out = max(0, len(ids) - _BEGINNING - _END)
+            part = self._without(ids)
+        return part
+
+    def _without(self, ids: Sequence[DraftId]) -> list[DraftId]:
+        """A text without the ids that are left out."""
+        return [*ids[:_BEGINNING], *ids[_BEGINNING + self._left_out :]]
 
     def shorten_head(self, ids: NDArray[np.uint32]) -> None:
         """Leave out of its head what is neither among `ids` nor in the text (`short_head.py`)."""
@@ -82,7 +124,7 @@ class DraftModelSession(ModelSession[DraftId]):
         """Take the most probable next id `steps` (at least 1) times, with one pass each. sampler:
         how the target draws, after `first` ids: then the first target id of each is drawn with its
         noise, and the most probable draft id taken that begins with it. It needs `firsts`."""
-        if not self._can_draft(ids, steps):
+        if not self._can_draft(ids := self._part(ids), steps):
             return DraftedIds([])
         row, drafted, masked_out = self._computed(self.logits(ids)), list[Array](), list[Array]()
         onto = None if firsts is None else self._project(firsts, row)
@@ -115,7 +157,7 @@ class DraftModelSession(ModelSession[DraftId]):
         ahead: a tree after `ids` without its last `back` ids, which come first in it; the pass
         reads it, too.
         """
-        if not self._can_draft(ids, 1 + len(ahead)):
+        if not self._can_draft(ids := self._part(ids), 1 + len(ahead)):
             return Shortlists(None, self.tokens([]), None)
         before = ids[: len(ids) - back]
         rows = self.tree(before, ahead) if ahead else self.logits(ids, last=back + 1)
@@ -141,6 +183,7 @@ class DraftModelSession(ModelSession[DraftId]):
         sampler: how the target draws, at these positions of the rows: then an id is as probable as
         that the target draws what it begins with. It needs `firsts`.
         """
+        ids = self._part(ids) if computed is None else self._without(ids)
         if not self._can_draft(ids, len(tree) + 1):
             lists = 1 + len(tree) if computed is None else len(tree) - computed
             return lambda: [Shortlist([], [], 0.0)] * lists
@@ -175,7 +218,12 @@ class DraftModelSession(ModelSession[DraftId]):
     def _can_draft(self, ids: Sequence[DraftId], steps: int) -> bool:
         """Whether there is room for `steps` more ids, and a text to go on from: not if the target's
         prompt has only ids that stand for none."""
-        return 0 < len(ids) <= min(self.context_length, self.rewindable) - steps
+        return 0 < len(ids) <= self._most - steps
+
+    @property
+    def _most(self) -> int:
+        """How many ids its cache may hold."""
+        return min(self.context_length, self.rewindable)
 
     @property
     def _columns(self) -> Array | None:
