@@ -208,8 +208,10 @@ def is_complaint(error: BaseException) -> bool:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether Python or mlx, which raises a RuntimeError then, had no memory left."""
-    return isinstance(error, MemoryError) or "malloc]" in str(error)
+    """Whether Python or mlx had no memory left. mlx raises a RuntimeError where it makes an array,
+    and another one with Metal's words where a pass finds none."""
+    told = str(error)
+    return isinstance(error, MemoryError) or "malloc]" in told or "Insufficient Memory" in told
 
 
 def require(fits: bool, message: str, value: object = None) -> None:

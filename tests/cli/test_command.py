@@ -356,7 +356,13 @@ def test_a_process_that_runs_models_leaves_without_the_end_of_their_libraries(
 
 @pytest.mark.parametrize(
     "error",
-    [MemoryError(), RuntimeError("[metal::malloc] Attempting to allocate 9 bytes which is ...")],
+    [
+        MemoryError(),
+        RuntimeError("[metal::malloc] Attempting to allocate 9 bytes which is ..."),
+        RuntimeError(
+            "[METAL] Command buffer execution failed: Insufficient Memory (00000008:kIO...)."
+        ),
+    ],
 )
 def test_full_memory_is_one_line(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     def full() -> int:
