@@ -613,6 +613,21 @@ def test_thoughts_and_broken_calls_have_the_shapes_of_the_clients_types() -> Non
     assert TypeAdapter(ResponseStreamEvent).validate_python(last).response.status == "failed"
 
 
+def test_every_api_counts_the_tokens_of_thoughts() -> None:
+    """Each character is a token here. The mark that ends a thought may be counted with it."""
+    thought = "Hm, tak."
+    for api, total, details, field in (
+        (Chats, "completion_tokens", "completion_tokens_details", "reasoning_tokens"),
+        (Responses, "output_tokens", "output_tokens_details", "reasoning_tokens"),
+        (Messages, "output_tokens", "output_tokens_details", "thinking_tokens"),
+    ):
+        events, whole = events_of(api, f"{thought}</think>Wisła.")
+        usage = whole["usage"]
+        assert len(thought) <= usage[details][field] < usage[total]
+        if api is Messages:
+            assert events[-2]["usage"] == usage  # the last one but `message_stop`
+
+
 def test_texts_with_something_between_them_are_paragraphs_of_a_chat() -> None:
     broken = "<tool_call>{broken"
     text = f"Hm.</think>Raz.\n{CALL}\nDwa. <tool_call>x{CALL}</think><think>Ach.</think>{broken}"

@@ -138,6 +138,7 @@ class Messages(Rendering):
                 "cache_creation_input_tokens": 0,
                 "cache_read_input_tokens": usage.cached,
                 "output_tokens": usage.completion if choice.reason else 0,
+                "output_tokens_details": {"thinking_tokens": usage.thought},
             },
             **self.notes(choices),
         }
