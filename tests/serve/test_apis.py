@@ -541,7 +541,7 @@ def test_tools_that_items_add_are_told() -> None:
 @pytest.mark.parametrize(
     ("item", "remedy"),
     [
-        ({"type": "item_reference", "id": "msg_1"}, "send the items themselves"),
+        ({"type": "item_reference", "id": "msg_1"}, "send the items themselves.* store: false"),
         ({"id": "msg_1"}, "send the items themselves"),
         ({"type": "compaction", "id": "c", "encrypted_content": "x"}, "send the items themselves"),
         ({"type": "program", "code": "1"}, "leave it out"),

@@ -150,7 +150,7 @@ def _of_item(path: str, item: Message) -> Iterator[Message]:
         case {"id": str()} if kind in _STORED:
             raise UsageError(
                 f"{path} refers to what is stored elsewhere, and nothing is stored here: "
-                "send the items themselves"
+                "send the items themselves, as clients do with store: false"
             )
         case _ if kind not in _SILENT:
             raise UsageError(
