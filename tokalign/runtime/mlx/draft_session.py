@@ -88,7 +88,7 @@ class DraftModelSession(ModelSession[DraftId]):
             return part
         if self._left_out and self.shared_with(part) <= _BEGINNING:  # it is another text
             self._left_out, part = 0, list(ids)
-        is_full = _BEGINNING + _END < self._most - _MARGIN < len(part)
+        is_full = 2 * (_BEGINNING + _END) < self._most - _MARGIN < len(part)
         if is_full or len(part) - self.shared_with(part) > _WHOLE:
             self._left_out = max(0, len(ids) - _BEGINNING - _END)
             part = self._without(ids)
