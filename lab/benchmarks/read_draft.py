@@ -24,6 +24,7 @@ class ReadAnswer(DraftModelSession):
     """A session in which an answer was read. Only chains can be drafted."""
 
     can_branch = False
+    reads_all = True
 
     def begin(self, pair: Pair, text: DraftText, ids: Sequence[TargetId], given: int) -> None:
         """Read an answer. text: of its prompt, which is not used otherwise. ids: all that will be

@@ -72,6 +72,11 @@ class Call:
         self._begin = _content(prompt_cache)
         self._target = decoder.open_target(ours)
         self._draft = decoder.open_draft(theirs)
+        draft, translation = decoder.draft, decoder.drafting.options.translation
+        if prompt_cache is not None and self._draft is not None and draft is not None:
+            # Where ids are shared, mlx-lm trims both caches alike.
+            shares_ids = translation == "none" and not draft.tokenizer.spec.specials
+            self._draft.reads_all = shares_ids
         for name, session in (("target", self._target), ("draft", self._draft)):
             if session is not None and session.unknown_positions:
                 note(
@@ -171,9 +176,8 @@ class Call:
         rest = prompt_cache[len(self._target.layers) :]
         draft = self._decoder.draft
         if self._draft is not None and draft is not None:
-            known, translation = self._draft.held, self._decoder.drafting.options.translation
-            if translation == "none" and not draft.tokenizer.spec.specials:
-                # Ids are shared, and mlx-lm trims both caches alike.
+            known = self._draft.kept
+            if self._draft.reads_all:
                 known = [DraftId(i) for i in ids if i < vocabulary_size(draft.model)]
             self._draft.settle(known)
             rest = self._draft.layers

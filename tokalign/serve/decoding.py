@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
@@ -59,8 +59,7 @@ class Answering:
     """
 
     def __init__(self, job: Job, decoder: Decoder, request: Request, held: Held) -> None:
-        self._job, self._decoder = job, decoder
-        self._asks_at_once = decoder.drafting.under(request.options).knowledge is None
+        self._job = job
         self.target = decoder.open_target(options=request.options)
         self._forgets = forgets(self.target.layers)
         if held.layers:
@@ -80,9 +79,6 @@ class Answering:
         self.left = len(job.ids) - len(held.ids)
         # A generator of this class that is left before its end would hold this and its caches.
         self._steps = self.generation.decoding.reading()
-        self._draft_steps: Iterator[int] = iter(())
-        if self._draft is not None and job.prompt.draft:  # its own form of the prompt is known
-            self._draft_steps = self._draft.reading(list(job.prompt.draft))
 
     @property
     def _marks(self) -> Mapping[int, bool | None]:
@@ -100,17 +96,12 @@ class Answering:
         return self.target.layers, [] if self._draft is None else self._draft.layers
 
     def read(self) -> list[Kept] | None:
-        """Read a part of the prompt. Returns: what is to be kept; None if nothing was left.
-
-        Where the controller decides, the draft model is asked after the first tokens, so it reads
-        the prompt after the first round.
-        """
-        if (read := next(self._steps, None)) is not None:
-            self._job.put(read)
-            self.left = read.total - read.done
-            return self._at_mark(read.done)
-        is_asked = self._job.statistics.rounds or self._asks_at_once
-        return [] if is_asked and next(self._draft_steps, None) is not None else None
+        """Read a part of the prompt. Returns: what is to be kept; None if nothing was left."""
+        if (read := next(self._steps, None)) is None:
+            return None
+        self._job.put(read)
+        self.left = read.total - read.done
+        return self._at_mark(read.done)
 
     def deliver(self, round_: Round) -> None:
         """Hand over the ids of a round."""
@@ -125,9 +116,9 @@ class Answering:
         if not self._job.statistics.rounds:
             ids = ids[: common_prefix(ids, cast("list[TargetId]", list(self.target.held)))]
         held = _handed_over(self.target, ids)
-        if self._draft is None:
+        if self._draft is None or not (own := self._draft.kept):
             return held
-        return held._replace(draft=_handed_over(self._draft, list(self._draft.held)).layers or ())
+        return held._replace(draft=_handed_over(self._draft, list(own)).layers or ())
 
     def _at_mark(self, read: int) -> list[Kept]:
         """The cache after so many ids of the prompt, if it is to be kept there."""

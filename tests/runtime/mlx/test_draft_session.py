@@ -89,5 +89,34 @@ def test_another_text_is_read_whole_if_it_is_short() -> None:
 
 
 def test_a_draft_model_is_expected_to_read_what_it_reads() -> None:
-    assert DraftModelSession.to_read(WHOLE) == WHOLE
-    assert DraftModelSession.to_read(WHOLE + 1) == BEGINNING + END
+    model = session()
+    assert model.to_read(WHOLE) == WHOLE
+    assert model.to_read(WHOLE + 1) == BEGINNING + END
+    listed(model, LONG[:1000])
+    assert model.passed == 1000
+    model.reads_all = True
+    assert model.to_read(WHOLE + 1) == WHOLE + 1
+
+
+def test_another_text_that_goes_on_alike_for_a_while_is_read_far_enough() -> None:
+    """Left out are 868 ids; of another text of 900 the end would be its last 32."""
+    model = session()
+    listed(model, LONG[:1000])
+    other = [*LONG[:890], *LONG[2000:2010]]
+    assert_alike(listed(model, other), listed(session(), part(other, len(other))))
+
+
+def test_a_cache_that_has_to_hold_all_ids_does() -> None:
+    model = session()
+    model.reads_all = True
+    listed(model, LONG)
+    assert model.held == LONG
+
+
+def test_what_is_left_out_is_not_kept_for_another_session() -> None:
+    """It would not know which ids these are."""
+    model = session()
+    listed(model, LONG[:WHOLE])
+    assert model.kept == LONG[:WHOLE]
+    listed(model, LONG)
+    assert model.kept == []

@@ -212,7 +212,7 @@ class NeuralDrafter(ModelDrafter):
     ) -> None:
         super().__init__(session, num_draft_tokens, alternatives)
         self._translation = translation
-        self._read = len(session.held)  # of an earlier turn
+        self._read = session.passed  # in an earlier turn
         self.reads_ahead = True  # which the first draft will tell
 
     def unread(self, ids: Sequence[TargetId]) -> int:

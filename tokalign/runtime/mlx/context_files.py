@@ -46,6 +46,7 @@ from tokalign.runtime.mlx.context_file import (
     taken_apart,
 )
 from tokalign.runtime.mlx.contexts import NOTHING, Held
+from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.layers import can_cut_back, cut_back, leaves_of, remember, remembered
 from tokalign.runtime.mlx.session import ModelSession
 from tokalign.runtime.mlx.weights import content_fingerprint, number_format
@@ -213,7 +214,7 @@ class ContextFiles:
         return NOTHING
 
     def resume(
-        self, ids: Sequence[int], target: ModelSession[Any], draft: ModelSession[Any] | None
+        self, ids: Sequence[int], target: ModelSession[Any], draft: DraftModelSession | None
     ) -> int:
         """Have sessions go on with a context on disk, if it is longer than what they hold. Returns:
         how many of `ids` the target's cache holds then."""
@@ -226,9 +227,9 @@ class ContextFiles:
             draft.adopt(held.draft, own)
         return len(held.ids)
 
-    def keep_of(self, target: ModelSession[Any], draft: ModelSession[Any] | None) -> None:
+    def keep_of(self, target: ModelSession[Any], draft: DraftModelSession | None) -> None:
         """Keep what sessions hold between two answers."""
-        ids, theirs = list(target.held), [] if draft is None else list(draft.held)
+        ids, theirs = list(target.held), [] if draft is None else list(draft.kept)
         target.settle(ids)
         if draft is not None and theirs:
             draft.settle(theirs)

@@ -9,7 +9,7 @@ text may be longer than its context (`lab/results/real-models.md`). Source: the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import accumulate
 from typing import Any, NamedTuple, cast
@@ -65,29 +65,43 @@ class DraftModelSession(ModelSession[DraftId]):
     them that is read. Where the context has no room for that, nothing is drafted, drawn or listed.
     firsts: which target id each draft id begins with; only ids that have one may be taken. None
     allows all of them.
+    reads_all: whether it reads all of any text, as where its cache has to hold all ids.
     """
+
+    reads_all = False
 
     _projection: ToTargetIds | None = None  # of the tables and columns asked for last
     _projected: Array | None = None
     _short: ShortHead | None = None
     _left_out = 0  # of the text's ids, after the first `_BEGINNING`
 
-    def reading(self, ids: Sequence[DraftId], *, stops: Iterable[int] = ()) -> Iterator[int]:
-        """See `ModelCache.reading`."""
-        return super().reading(self._part(ids), stops=stops)
+    @property
+    def passed(self) -> int:
+        """How many ids of its text it has read or left out."""
+        return len(self.held) + self._left_out
 
-    @staticmethod
-    def to_read(unread: int) -> int:
+    @property
+    def kept(self) -> list[DraftId]:
+        """The ids with which another session may go on: none if some of their text are left out, as
+        that one would not know which."""
+        return [] if self._left_out else self.held
+
+    def to_read(self, unread: int) -> int:
         """How many ids it reads where a text has so many that it has not."""
-        return unread if unread <= _WHOLE else _BEGINNING + _END
+        return unread if self._reads_all or unread <= _WHOLE else _BEGINNING + _END
+
+    @property
+    def _reads_all(self) -> bool:
+        return self.reads_all or self.unknown_positions > 0  # which would have to go
 
     def _part(self, ids: Sequence[DraftId]) -> list[DraftId]:
         """What is read of a text."""
         part = self._without(ids)
-        if self.unknown_positions:  # they would have to go
+        if self._reads_all:
             return part
-        if self._left_out and self.shared_with(part) <= _BEGINNING:  # it is another text
-            self._left_out, part = 0, list(ids)
+        is_short = len(part) < _BEGINNING + _END // 2
+        if self._left_out and (is_short or self.shared_with(part) <= _BEGINNING):
+            self._left_out, part = 0, list(ids)  # it is another text
         is_full = 2 * (_BEGINNING + _END) < self._most - _MARGIN < len(part)
         if is_full or len(part) - self.shared_with(part) > _WHOLE:
             self._left_out = max(0, len(ids) - _BEGINNING - _END)
@@ -99,7 +113,7 @@ class DraftModelSession(ModelSession[DraftId]):
         return [*ids[:_BEGINNING], *ids[_BEGINNING + self._left_out :]]
 
     def shorten_head(self, ids: NDArray[np.uint32]) -> None:
-        """Leave out of its head what is neither among `ids` nor in the text (`short_head.py`)."""
+        """Leave out of its head what is neither among `ids` nor read (`short_head.py`)."""
         if self._short is None and (rows := frequent_rows(self.model, ids)) is not None:
             self._short = ShortHead(rows)
             self._short.read(self.held)

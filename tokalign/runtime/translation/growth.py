@@ -65,7 +65,7 @@ Extend: TypeAlias = Callable[[Node, DraftId], Extension]
 class ModelTree:
     """The tree of one round while it grows. `finish` is called exactly once.
 
-    ids: the text that the session's cache holds. roots: the first nodes, the most probable first.
+    ids: the text that the session has read. roots: the first nodes, the most probable first.
     steps: passes to come. sampler: how the target draws, from position `start` on; None if it takes
     its argmax. firsts: as for `DraftModelSession.branch`. least: nodes of a lower probability are
     dropped.
