@@ -24,6 +24,7 @@ def test_on_a_mac_weights_and_caches_may_take_what_metal_recommends(
 ) -> None:
     """It is two thirds of a small memory, and three quarters of a large one."""
     told = {"memory_size": 16 << 30, "max_recommended_working_set_size": 11453251584}
+    monkeypatch.setattr(mx, "device_info", dict)
     elsewhere = memory.machine_memory()
     monkeypatch.setattr(mx, "device_info", lambda: told)
     assert memory.working_set() == 11453251584

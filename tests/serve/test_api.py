@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Event, Timer
+from threading import Timer
 from typing import Any
 
 import pytest
@@ -56,22 +56,28 @@ def test_models(server: Server) -> None:
     assert listed["first_id"] == listed["last_id"] == model.id
 
 
-def test_health_waits_a_moment_for_models_that_load(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else who asks again without a pause uses up all attempts at once."""
+@pytest.mark.parametrize("path", ["/health", "/v1/models", "/v1/models/model"])
+def test_questions_wait_a_moment_for_models_that_load(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else who asks again without a pause uses up all attempts at once, and no model tells its
+    context's length."""
     with scripted(monkeypatch, lambda asked, put: None) as (server, scheduler):
-        loaded = Event()
-        monkeypatch.setattr(scheduler, "wait", loaded.wait)
-        scheduler.is_healthy = False
+        scheduler.is_loading, scheduler.is_healthy = True, False
+        monkeypatch.setattr(scheduler, "model_list", list)
         monkeypatch.setattr(app, "_PATIENCE", 0.0)
-        assert request(server, "GET", "/health").status == 503
+        early = request(server, "GET", path)
+        assert early.status != 200 or early.json["data"] == []
 
         def load() -> None:
-            scheduler.is_healthy = True
-            loaded.set()
+            monkeypatch.setattr(scheduler, "model_list", lambda: [{"id": "model"}])
+            scheduler.is_loading, scheduler.is_healthy = False, True
 
         monkeypatch.setattr(app, "_PATIENCE", 60.0)
         Timer(0.2, load).start()
-        assert request(server, "GET", "/health").status == 200
+        ready = request(server, "GET", path)
+        assert ready.status == 200
+        assert path == "/health" or "model" in json.dumps(ready.json)
 
 
 def test_health_and_metrics(server: Server) -> None:

@@ -543,7 +543,7 @@ def test_tools_that_items_add_are_told() -> None:
     [
         ({"type": "item_reference", "id": "msg_1"}, "send the items themselves.* store: false"),
         ({"id": "msg_1"}, "send the items themselves"),
-        ({"type": "compaction", "id": "c", "encrypted_content": "x"}, "send the items themselves"),
+        ({"type": "compaction", "encrypted_content": "x"}, "only OpenAI can read: send the items"),
         ({"type": "program", "code": "1"}, "leave it out"),
         ({"type": "function_call", "name": "f"}, "all of its fields"),
     ],

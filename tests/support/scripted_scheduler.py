@@ -26,6 +26,7 @@ class ScriptedScheduler:
 
     failure = None
     is_healthy = True
+    is_loading = False
 
     def __init__(self, script: Script, settings: Settings, metrics: Metrics) -> None:
         self.settings, self.metrics, self._script = settings, metrics, script
@@ -43,9 +44,6 @@ class ScriptedScheduler:
         return [{"id": "model"}]
 
     def wait_until_ready(self) -> None:
-        """There is no model to wait for."""
-
-    def wait(self, seconds: float) -> None:
         """There is no model to wait for."""
 
     def stop_and_join(self) -> None:

@@ -102,7 +102,7 @@ class Collection:
 
     @property
     def tables(self) -> list[Path]:
-        return sorted(self.folder.glob("*.dictionary.tok"))
+        return sorted(self.folder.glob("[!.]*.dictionary.tok"))
 
     def settings(self) -> CollectionSettings:
         """The saved settings, or the default ones. Raises: CorpusError if they are broken."""

@@ -167,7 +167,7 @@ def _places() -> Iterator[Stored]:
 
 
 def _about_compiled(folder: Path) -> str:
-    languages = sorted(file.name.partition(".")[0] for file in folder.glob("*.dictionary.tok"))
+    languages = sorted(file.name.partition(".")[0] for file in folder.glob("[!.]*.dictionary.tok"))
     return f"packs compiled for a tokenizer: {', '.join(languages)}"
 
 

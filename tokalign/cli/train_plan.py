@@ -313,7 +313,7 @@ def _begun(folder: Path, kind: DrafterKind) -> Any:
     from tokalign.tables.eagle3_config import Eagle3Config
     from tokalign.tables.finding import read_drafter_config, read_drafter_json
 
-    if kind == "redrafter":
+    if kind not in ("dflash", "eagle3"):
         read_drafter_config(folder)
         return None
     reader: Any = DFlashConfig if kind == "dflash" else Eagle3Config

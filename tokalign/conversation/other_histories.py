@@ -20,7 +20,7 @@ MORE_TOOLS = ("additional_tools", "tool_search_output")
 _SILENT = ("additional_tools", "mcp_list_tools", "mcp_approval_request", "mcp_approval_response")
 """Items that say nothing to a model."""
 
-_STORED = ("item_reference", "message", "compaction")
+_STORED = ("item_reference", "message")
 """Items that may only refer to what OpenAI has."""
 
 _RESULTS = ("output", "results", "outputs", "error")
@@ -147,6 +147,10 @@ def _of_item(path: str, item: Message) -> Iterator[Message]:
             yield _result(_id_of(item), _returned(item.get("tools")))
         case _ if kind.endswith("_call_output") and kind != "function_call_output":
             yield _result(_id_of(item), _returned(item.get("output", item.get("status"))))
+        case {"type": "compaction"}:
+            raise UsageError(
+                f"{path} is a text that only OpenAI can read: send the items themselves"
+            )
         case {"id": str()} if kind in _STORED:
             raise UsageError(
                 f"{path} refers to what is stored elsewhere, and nothing is stored here: "

@@ -10,6 +10,7 @@ import asyncio
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from time import monotonic
 
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
@@ -58,7 +59,7 @@ _LONGEST_TEXT = 1 << 18
 _PATH = re.compile(r"(\w+)(\.\w+|\[\d+\])*")
 
 _PATIENCE = 3.0
-"""Seconds that a question about the server's health waits while the models load, for those who ask
+"""Seconds that a question about the server or its models waits while these load, for those who ask
 again at once."""
 
 
@@ -162,8 +163,13 @@ class _Edge:
         )
 
     async def _loaded(self) -> None:
-        """Wait a moment for models that are loading, whose context's length is not known yet."""
-        await run_in_threadpool(self._scheduler.wait, _PATIENCE)
+        """Wait a moment for models that are loading, whose context's length is not known yet.
+
+        Not in a thread: those are for bodies, and whoever asks without a key would hold them all.
+        """
+        begin = monotonic()
+        while self._scheduler.is_loading and monotonic() - begin < _PATIENCE:
+            await asyncio.sleep(_PATIENCE / 50)
 
     def _key(self, request: HttpRequest) -> str:
         """The request's API key. Raises: Refusal."""

@@ -32,10 +32,7 @@ Key = tuple[str | None, str | None, str | None]
 
 
 class State(StrEnum):
-    """Where a job is. It goes on downwards, and from any state to the end.
-
-    A draft model may read the prompt after the first round; the job reads again then.
-    """
+    """Where a job is. It goes on downwards, and from any state to the end."""
 
     ARRIVED = "arrived"
     PREPARING = "preparing"
@@ -113,8 +110,7 @@ class Job:
 
     def enter(self, state: State) -> None:
         """Go on to another state."""
-        back = (self.state, state) == (State.DECODING, State.READING)
-        assert back or list(State).index(state) > list(State).index(self.state), (self.state, state)
+        assert list(State).index(state) > list(State).index(self.state), (self.state, state)
         self.state = state
 
     @property

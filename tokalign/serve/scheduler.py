@@ -67,9 +67,10 @@ class Scheduler:
         is_open = self._ready.is_set() and not self._waiting.is_closed
         return is_open and self.failure is None
 
-    def wait(self, seconds: float) -> None:
-        """Return when the models that it was started with are loaded, or cannot be, or too late."""
-        self._ready.wait(seconds)
+    @property
+    def is_loading(self) -> bool:
+        """Whether the models that it was started with are not loaded yet."""
+        return not self._ready.is_set()
 
     def wait_until_ready(self) -> None:
         """Return when the models are loaded. Raises: what went wrong while they were."""
@@ -294,8 +295,6 @@ class Scheduler:
                 continue
             if job.ended is not None:
                 self._finish(job)
-            elif job.statistics.rounds == 1:
-                job.enter(State.READING)  # the draft model may have to read the prompt
 
     def _hand_over(self, job: Job, round_: Round, decoding: str) -> None:
         """Hand over what a round has emitted, and count it."""

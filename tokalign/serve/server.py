@@ -7,6 +7,7 @@ import resource
 import signal
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from threading import Thread
 
 import uvicorn
@@ -50,11 +51,11 @@ class Server:
         port: int = 8080,
         note: Callable[[str], None] = _LOG.info,
     ) -> None:
+        _allow_files(settings.max_connections + _OTHER_FILES)
         self._socket = _listening(host, port)
         self._host, self._port = self._socket.getsockname()[:2]
         maybe_set_recommended_wired_limit()
         self.scheduler = Scheduler(Models(settings, note), settings, Metrics())
-        _allow_files(settings.max_connections + _OTHER_FILES)
         limits = {"most": settings.max_connections, "seconds": settings.read_timeout}
         connection = type("_Connection", (Connection,), limits)
         config = uvicorn.Config(
@@ -114,7 +115,8 @@ def _allow_files(number: int) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = number if hard == resource.RLIM_INFINITY else min(number, hard)
     if soft != resource.RLIM_INFINITY and soft < most:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        with suppress(OSError, ValueError):  # macOS has a further bound
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def _listening(host: str, port: int) -> socket.socket:
