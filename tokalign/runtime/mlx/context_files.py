@@ -214,7 +214,7 @@ class ContextFiles:
         return NOTHING
 
     def resume(
-        self, ids: Sequence[int], target: ModelSession[Any], draft: DraftModelSession | None
+        self, ids: Sequence[int], target: ModelSession[Any], draft: ModelSession[Any] | None
     ) -> int:
         """Have sessions go on with a context on disk, if it is longer than what they hold. Returns:
         how many of `ids` the target's cache holds then."""
