@@ -128,6 +128,7 @@ def main(
     size = 1 + max(int(answer.likely.max()) for answer in chosen)
     pair = Pair(target, loaded.tokenizer, size)
     session, reader = DraftModelSession(loaded.model), ReadAnswer(loaded.model)
+    session.reads_all = True  # as the other one
     drafting = {
         key: choose_drafting(target, loaded.tokenizer, options)
         for key, options in conditions(steps, trees=trees).items()

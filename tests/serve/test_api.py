@@ -73,7 +73,7 @@ def test_questions_wait_a_moment_for_models_that_load(
             monkeypatch.setattr(scheduler, "model_list", lambda: [{"id": "model"}])
             scheduler.is_loading, scheduler.is_healthy = False, True
 
-        monkeypatch.setattr(app, "_PATIENCE", 60.0)
+        monkeypatch.setattr(app, "_PATIENCE", 6.0)
         Timer(0.2, load).start()
         ready = request(server, "GET", path)
         assert ready.status == 200

@@ -171,7 +171,8 @@ class Call:
             yield pieces
 
     def _settle(self, prompt_cache: list[Any], ids: Sequence[TargetId]) -> None:
-        """Leave exactly these ids in the target's cache, and what the draft model read of them."""
+        """Leave exactly these ids in the target's cache, and in the draft model's those that it has
+        read, if it left none out."""
         self._target.settle(ids)
         rest = prompt_cache[len(self._target.layers) :]
         draft = self._decoder.draft

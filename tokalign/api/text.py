@@ -143,8 +143,8 @@ def stream_generate(
     stop: texts before which the output ends.
     prompt_cache: the target's cache to go on with, then the draft's if there is a draft model;
         `prompt` is what follows. At the end the target's holds the prompt and every token of the
-        responses, the draft's what it has read of them. If others wrote into a cache, its ids are
-        unknown; processors and drafters see what follows.
+        responses, the draft's what it has read of them, if that is all. If others wrote into a
+        cache, its ids are unknown; processors and drafters see what follows.
     prompt_progress_callback: called with how many ids of the prompt have been read, of how many.
     input_embeddings: f[n, dimension], read in the place of the prompt's ids, or without any ids.
     stream: of mlx, to run on.

@@ -306,7 +306,7 @@ def _kind_of(draft: str | None, folder: Path | None) -> DrafterKind:
 
 
 def _begun(folder: Path, kind: DrafterKind) -> Any:
-    """The configuration of the drafter to be continued; None for a recurrent one. Raises:
+    """The configuration of the drafter to be continued; None for one without layers. Raises:
     BundleError; UsageError for one that cannot be continued."""
     from tokalign.tables.dflash_config import DFlashConfig
     from tokalign.tables.drafter_config import reading

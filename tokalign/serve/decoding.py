@@ -111,7 +111,8 @@ class Answering:
             job.deliver(piece, rest="" if piece.ends is None else self.generation.rest())
 
     def close(self) -> Held:
-        """End. Returns: the caches, of all ids but the last one, as far as these were read."""
+        """End. Returns: the caches, of all ids but the last one, as far as these were read; of the
+        draft model's none that left some out."""
         ids = self._job.ids[:-1]
         if not self._job.statistics.rounds:
             ids = ids[: common_prefix(ids, cast("list[TargetId]", list(self.target.held)))]

@@ -33,6 +33,9 @@ OpenAI and Anthropic 5), so that none is closed while a request is on its way.""
 _OTHER_FILES = 256
 """Files that may be open besides connections: tables, models, contexts."""
 
+_OPEN_MAX = 10240
+"""Files that macOS always allows, whatever its limit says."""
+
 _LOG = logging.getLogger(__name__)
 
 
@@ -114,9 +117,11 @@ def _allow_files(number: int) -> None:
     would then not be closed but wait, and tables could not be opened."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = number if hard == resource.RLIM_INFINITY else min(number, hard)
-    if soft != resource.RLIM_INFINITY and soft < most:
-        with suppress(OSError, ValueError):  # macOS has a further bound
-            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    for allowed in (most, min(most, _OPEN_MAX)):
+        if soft != resource.RLIM_INFINITY and soft < allowed:
+            with suppress(OSError, ValueError):
+                resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+                return
 
 
 def _listening(host: str, port: int) -> socket.socket:

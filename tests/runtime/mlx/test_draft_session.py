@@ -120,3 +120,24 @@ def test_what_is_left_out_is_not_kept_for_another_session() -> None:
     assert model.kept == LONG[:WHOLE]
     listed(model, LONG)
     assert model.kept == []
+
+
+def test_a_session_goes_on_with_a_whole_cache() -> None:
+    """Whatever the text before it had left out."""
+    model, other = session(), LONG[1000:1300]
+    listed(model, LONG[:900])
+    whole = session()
+    listed(whole, other)
+    whole.settle(other)
+    model.adopt(whole.layers, other)
+    assert model.passed == len(other)
+    rows = model.rows
+    assert_alike(listed(model, [*other, 7]), listed(session(), [*other, 7]))
+    assert model.rows == rows + 1
+
+
+def test_a_first_text_is_cut_where_its_part_fits_and_a_grown_one_where_it_fits_twice() -> None:
+    model = session(context_length=250)
+    listed(model, LONG[:400])
+    assert model.held == part(LONG[:400], 400)
+    assert listed(model, LONG[:600]).ids == []

@@ -88,21 +88,23 @@ class DraftModelSession(ModelSession[DraftId]):
 
     def to_read(self, unread: int) -> int:
         """How many ids it reads where a text has so many that it has not."""
-        return unread if self._reads_all or unread <= _WHOLE else _BEGINNING + _END
+        return unread if self._leaves_none_out or unread <= _WHOLE else _BEGINNING + _END
 
     @property
-    def _reads_all(self) -> bool:
+    def _leaves_none_out(self) -> bool:
         return self.reads_all or self.unknown_positions > 0  # which would have to go
 
     def _part(self, ids: Sequence[DraftId]) -> list[DraftId]:
         """What is read of a text."""
         part = self._without(ids)
-        if self._reads_all:
+        if self._leaves_none_out:
             return part
         is_short = len(part) < _BEGINNING + _END // 2
         if self._left_out and (is_short or self.shared_with(part) <= _BEGINNING):
             self._left_out, part = 0, list(ids)  # it is another text
-        is_full = 2 * (_BEGINNING + _END) < self._most - _MARGIN < len(part)
+        # Once ids are left out, not for a few guesses: there has to be room for as many again.
+        least = (_BEGINNING + _END) * (2 if self._left_out else 1)
+        is_full = least < self._most - _MARGIN < len(part)
         if is_full or len(part) - self.shared_with(part) > _WHOLE:
             self._left_out = max(0, len(ids) - _BEGINNING - _END)
             part = self._without(ids)
@@ -111,6 +113,12 @@ class DraftModelSession(ModelSession[DraftId]):
     def _without(self, ids: Sequence[DraftId]) -> list[DraftId]:
         """A text without the ids that are left out."""
         return [*ids[:_BEGINNING], *ids[_BEGINNING + self._left_out :]]
+
+    def adopt(self, layers: Sequence[Any], ids: Sequence[DraftId]) -> None:
+        """See `ModelCache.adopt`."""
+        super().adopt(layers, ids)
+        if ids:
+            self._left_out = 0
 
     def shorten_head(self, ids: NDArray[np.uint32]) -> None:
         """Leave out of its head what is neither among `ids` nor read (`short_head.py`)."""
