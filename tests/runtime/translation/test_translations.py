@@ -60,7 +60,7 @@ class Oracle:
         canonical: bool = True,
         can_branch: bool = False,
     ) -> None:
-        self.held: list[Any] = []
+        self.passed = 0
         self._draft, self._text = draft, draft.text_bytes(text)
         self._canonical, self.can_branch = canonical, can_branch
         self.passes = 0
