@@ -75,8 +75,8 @@ class Call:
         draft, translation = decoder.draft, decoder.drafting.options.translation
         if prompt_cache is not None and self._draft is not None and draft is not None:
             # Where ids are shared, mlx-lm trims both caches alike.
-            shares_ids = translation == "none" and not draft.tokenizer.spec.specials
-            self._draft.reads_all = shares_ids
+            specials = draft.tokenizer.spec.specials
+            self._draft.reads_all = translation == "none" and not specials
         for name, session in (("target", self._target), ("draft", self._draft)):
             if session is not None and session.unknown_positions:
                 note(
