@@ -59,7 +59,7 @@ def _training(shared: Path) -> Corpus:
 
 
 @contextmanager
-def _timed(_total: int, label: str) -> Iterator[Progress]:
+def _timed(_total: int, label: str, _unit: str = "") -> Iterator[Progress]:
     started = time.monotonic()
     yield lambda _: None
     print_json({"stage": label, "seconds": round(time.monotonic() - started, 1)})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ from polish import SENTENCES
 from small_tokenizers import trained_tokenizer
 
 from tokalign.build.alignment import build_alignment
-from tokalign.build.corpus import Corpus
+from tokalign.build.corpus import Corpus, Progress
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, build_dictionary
 from tokalign.build.pipeline import Builder, build_tables
 from tokalign.errors import UsageError
@@ -60,6 +62,23 @@ def test_equal_inputs_give_equal_files_wherever_they_lie(
         build_tables(corpus, builders)
         files.append([path.read_bytes() for path in builders])
     assert files[0] == files[1]
+
+
+def test_a_stage_says_what_it_counts(tmp_path: Path, tokenizers: tuple[Any, Any]) -> None:
+    """An alignment is made of a vocabulary, which may be larger than a small corpus in bytes."""
+    units = dict[str, str]()
+
+    @contextmanager
+    def stage(_total: int, label: str, unit: str = "") -> Iterator[Progress]:
+        units[label] = unit
+        yield lambda _: None
+
+    corpus = Corpus([write_corpus(tmp_path)])
+    _, *builders = builders_in(tmp_path / "out", *tokenizers).items()
+    build_tables(corpus, dict(builders), stage)
+    in_bytes = [label for label, unit in units.items() if unit == "bytes"]
+    assert in_bytes == ["Encoding the corpus", "Counting n-grams"]
+    assert units["Aligning the vocabularies"] == ""
 
 
 @pytest.mark.slow

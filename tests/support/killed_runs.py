@@ -17,7 +17,7 @@ def killed_when(kill: Callable[[str, int], bool]) -> Stage:
     """Stages that are killed when `kill` says so of their label and the units done."""
 
     @contextmanager
-    def stage(_total: int, label: str) -> Iterator[Callable[[int], None]]:
+    def stage(_total: int, label: str, _unit: str = "") -> Iterator[Callable[[int], None]]:
         done = 0
 
         def advance(amount: int) -> None:

@@ -8,7 +8,7 @@ from itertools import chain, islice, pairwise
 from pathlib import Path
 from random import Random
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import msgpack  # type: ignore[import-untyped]
 import numpy as np
@@ -24,12 +24,18 @@ from tokalign.tokenizer.vocabulary import Id
 Progress = Callable[[int], None]
 """Called with the number of units done since the last call: bytes on disk for a corpus."""
 
-Stage = Callable[[int, str], AbstractContextManager[Progress]]
-"""Opens a step under a label, such as a progress bar, given its number of units."""
+
+class Stage(Protocol):
+    """Opens a step, such as a progress bar. total: its number of units. unit: what these are, such
+    as bytes, where a rate of them says something."""
+
+    def __call__(
+        self, total: int, label: str, unit: str = "", /
+    ) -> AbstractContextManager[Progress]: ...
 
 
 @contextmanager
-def silent(_total: int, _label: str) -> Iterator[Progress]:
+def silent(_total: int, _label: str, _unit: str = "") -> Iterator[Progress]:
     """The stage that shows nothing."""
     yield lambda _: None
 
@@ -240,7 +246,7 @@ def draw_windows(
             windows.append(window)
         return windows
 
-    with stage(2 * corpus.size, "reading the corpus") as progress:
+    with stage(2 * corpus.size, "reading the corpus", "bytes") as progress:
         for _ in corpus.lines(progress):
             pass
         share = positions * _BYTES_DRAWN_PER_TOKEN / corpus.text_bytes

@@ -220,7 +220,7 @@ def _compile_here(pack: Path, path: Path) -> None:
     Thread(target=_end_with_stdin, daemon=True).start()
 
     @contextmanager
-    def printed(_total: int, label: str) -> Iterator[Progress]:
+    def printed(_total: int, label: str, _unit: str = "") -> Iterator[Progress]:
         print(label, flush=True)
         yield lambda _: None
 

@@ -234,7 +234,8 @@ def _build(
     )
     collection.counting.mkdir()
     try:
-        with stage(sum(file.bytes for file in documents) or 1, "Reading documents") as advance:
+        size = sum(file.bytes for file in documents)
+        with stage(size or 1, "Reading documents", "bytes") as advance:
             complete = _read_all(documents, texts, learned, advance)
         if not learned.texts:
             for path in collection.tables if complete else ():

@@ -45,7 +45,7 @@ def build_logit_table(
     how = {"length": WINDOW, "positions": positions, "seed": 0}
     windows = draw_windows(corpus, target, **how, stage=stage)
     ids, logprobs = list[NDArray[Any]](), list[NDArray[Any]]()
-    with stage(len(windows) * WINDOW, "the target reads") as advance:
+    with stage(len(windows) * WINDOW, "the target reads", "tokens") as advance:
         for window in windows:
             found, values = expect(window)
             ids.append(found)

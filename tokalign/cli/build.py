@@ -167,14 +167,7 @@ def command(
             [path] = builders
             built = plan.count_on_datatrove(path, corpus, **values)
         else:
-            built = build_tables(
-                corpus,
-                builders,
-                # A stage with at least as many units as the corpus has bytes counts bytes.
-                stage=lambda total, label: progress(
-                    total, label, in_bytes=counts_text and corpus.size <= total
-                ),
-            )
+            built = build_tables(corpus, builders, progress)
     for written in built.tables:
         if not written.entries and written.kind != "alignment":
             note(

@@ -57,12 +57,7 @@ def command(*, name: str | None, lists: bool, exclude: tuple[str, ...], **values
         raise UsageError("what is learned needs a name; give --name NAME, such as notes")
     from tokalign.build.learning import learn
 
-    learned = learn(
-        name,
-        exclude=exclude or None,
-        **values,
-        stage=lambda total, label: progress(total, label, in_bytes=label == "Reading documents"),
-    )
+    learned = learn(name, exclude=exclude or None, **values, stage=progress)
     problems = [*learned.problems]
     problems += [f"{path}: it cannot be read" for path in learned.skipped.unreadable]
     note_problems(problems, "documents cannot be read")

@@ -253,9 +253,9 @@ def skipping_lines() -> Iterator[Callable[[CorpusError], None]]:
 
 
 @contextmanager
-def progress(total: int, label: str, *, in_bytes: bool = False, unit: str = "") -> Iterator[Any]:
+def progress(total: int, label: str, unit: str = "") -> Iterator[Any]:
     """Show a progress bar on a terminal, after two seconds. Yields: takes what was done since.
-    in_bytes: `total` counts bytes. unit: what else it counts, if the rate is to be shown."""
+    unit: what `total` counts, if the rate is to be shown."""
     if flags.quiet or not sys.stderr.isatty():
         yield lambda _done: None
         return
@@ -264,8 +264,10 @@ def progress(total: int, label: str, *, in_bytes: bool = False, unit: str = "") 
 
     began = time.monotonic()
     columns = [*Progress.get_default_columns()]
-    if in_bytes or unit:
-        columns.append(TransferSpeedColumn() if in_bytes else TextColumn("{task.fields[rate]}"))
+    if unit:
+        columns.append(
+            TransferSpeedColumn() if unit == "bytes" else TextColumn("{task.fields[rate]}")
+        )
     bar = Progress(*columns, transient=True, console=Console(stderr=True))
     task = bar.add_task(label, total=total, rate="")
 

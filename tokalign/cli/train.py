@@ -182,10 +182,9 @@ def command(
     with skipping_lines() as skip:
         if (writing := plan.writing) is not None:
             texts = workspace / "written.jsonl"
-            how = partial(progress, unit="tokens")
             labels = workspace / "held-out"
             given = Corpus(prompts or sources, field=field, report=skip)
-            written = [write_texts(model, given, texts, writing, labels=labels, stage=how)]
+            written = [write_texts(model, given, texts, writing, labels=labels, stage=progress)]
             sources.append(CorpusFile.of_path(texts))
         corpus = Corpus(sources, field=field, report=skip)
         labelled = plan.label(model, [corpus, *written], workspace)
@@ -197,8 +196,8 @@ def command(
     before = sum(learner.measure()) if plan.begins_trained else 0.0
     if plan.begins_trained:
         note(f"{before:.3f} accepted per round before training")
-    stage, report = partial(progress, unit="steps"), partial(_report, before)
-    trained = train(learner, output, workspace, stage=stage, report=report)
+    report = partial(_report, before)
+    trained = train(learner, output, workspace, stage=progress, report=report)
     role = "draft" if plan.kind == "model" else "drafter"
     if plan.kind != "model":
         write_card(output, plan.kind, name, trained.record)

@@ -212,16 +212,7 @@ class TrainPlan:
     ) -> LabelledCorpus:
         from tokalign.train.labelled_corpus import label_corpus
 
-        labelled = label_corpus(
-            model,
-            corpus,
-            workspace,
-            options,
-            # The corpus is read twice, and that stage counts bytes.
-            stage=lambda total, label: progress(
-                total, label, in_bytes=total == 2 * corpus.size, unit="positions"
-            ),
-        )
+        labelled = label_corpus(model, corpus, workspace, options, stage=progress)
         count, wanted = len(labelled.training.ids), options.positions
         few = "" if count > 0.95 * wanted else f", not {wanted:,}: give more text to get as many"
         note(f"{count:,} positions are labelled{few}; labels and state in {workspace}")

@@ -77,7 +77,7 @@ def write_texts(
     with making(path, "writing"):
         openings = _openings(target, corpus, options, stage)
         parts, tokens, digest = list[bytes](), 0, sha256(head).hexdigest()[:12]
-        with stage(options.tokens, "the target writes") as advance:
+        with stage(options.tokens, "the target writes", "tokens") as advance:
             while tokens < options.tokens:
                 part = folder / f"{digest}-{len(parts)}.jsonl"
                 if is_new := not part.exists():

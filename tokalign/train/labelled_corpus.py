@@ -236,7 +236,7 @@ def label_corpus(
             for file, (name, labelling), windows in zip(files(), how.items(), texts, strict=True):
                 label = Labeller(target.model, labelling).label
                 positions = labelling.positions_of(options.window) * len(windows)
-                with stage(positions, f"labelling {name}") as advance:
+                with stage(positions, f"labelling {name}", "positions") as advance:
                     for count in file.write(windows, label):
                         advance(count)
     held_out, training = [file.labels for file in files()]

@@ -102,7 +102,7 @@ def fit(
         training = Training(learner)
         training.resume(state)
         every = max(1, training.steps // options.evaluations)
-        with stage(training.steps, "training") as advance:
+        with stage(training.steps, "training", "steps") as advance:
             advance(training.step)
             while not training.is_over:
                 training.advance()

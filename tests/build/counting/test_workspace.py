@@ -71,7 +71,7 @@ def test_a_killed_count_goes_on_from_its_finished_files(
 
 
 @contextmanager
-def fails(_total: int, label: str) -> Iterator[Callable[[int], None]]:
+def fails(_total: int, label: str, _unit: str = "") -> Iterator[Callable[[int], None]]:
     """A stage that fails when all is counted."""
     yield lambda _: None
     if label.startswith("Counting"):

@@ -134,11 +134,11 @@ def count_corpus(
     )
     with open_workspace(workspace) as folder:
         with workers(jobs, partial(make_encoder, counting.tokenizer, max_words)) as apply:
-            with stage(size, "Encoding the corpus") as advance:
+            with stage(size, "Encoding the corpus", "bytes") as advance:
                 readings = counting.corpus.readings(advance)
                 shards, stamps = encode(counting, readings, folder, apply)
             counting.corpus.finish(stamps)
-            with stage(size, "Counting n-grams") as advance:
+            with stage(size, "Counting n-grams", "bytes") as advance:
                 orders, words = count(
                     counting, shards, folder, apply, lambda part: advance(int(part * size))
                 )
