@@ -211,6 +211,16 @@ def test_an_answer_that_is_given_goes_on_in_every_api(server: Server) -> None:
     assert message(server, given, max_tokens=20).content[0].text == goes_on
 
 
+def test_a_thread_of_anthropics_client_is_sent_whole_in_every_turn(server: Server) -> None:
+    thread = anthropic(server).beta.messages.thread(model="default_model", max_tokens=4)
+    for question in ("Wisła?", "A Odra?", "A Warta?"):
+        usage = thread.send({"role": "user", "content": question}).usage
+        counted = anthropic(server).messages.count_tokens(
+            model="default_model", messages=thread.messages[:-1]
+        )
+        assert usage.input_tokens + usage.cache_read_input_tokens == counted.input_tokens
+
+
 def test_errors_are_those_of_anthropics_client(server: Server, echo: Server) -> None:
     from anthropic import Anthropic, AuthenticationError, BadRequestError, NotFoundError
 

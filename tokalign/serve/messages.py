@@ -23,6 +23,9 @@ _ERRORS: Mapping[int, str] = {
     429: "rate_limit_error",
     503: "overloaded_error",
 }
+_NO_THREAD = "thread_not_found"
+"""Anthropic's code after which its clients send the whole conversation."""
+
 _REASONS: Mapping[str | None, str] = {
     "stop": "end_turn",
     "length": "max_tokens",
@@ -43,6 +46,7 @@ class MessagesBody(Common, kw_only=True):
     thinking: Object = {}
     output_config: Object = {}
     output_format: Any = None  # the older name of `output_config.format`
+    thread: Object = {}  # one that begins holds the whole conversation
 
     @property
     def formats(self) -> Object:
@@ -63,6 +67,9 @@ class MessagesBody(Common, kw_only=True):
         return super()._effort | {"enable_thinking": enabled, "thinking": enabled}
 
     def requests(self, settings: Settings, api_key: str) -> list[ApiRequest]:
+        if self.thread.get("type") == "continue":
+            told = "a thread cannot continue, as nothing is stored: send the whole conversation"
+            raise Refusal(404, told, code=_NO_THREAD)
         messages = of_messages(self.system, self.messages)
         self.n = 1
         if isinstance(effort := self.output_config.get("effort"), str):
@@ -94,7 +101,10 @@ class Messages(Rendering):
     def error(refusal: Refusal) -> dict[str, Any]:
         kind = "invalid_request_error" if refusal.status < 500 else "api_error"
         kind = _ERRORS.get(refusal.status, kind)
-        return {"type": "error", "error": {"type": kind, "message": str(refusal)}}
+        error: dict[str, Any] = {"type": kind, "message": str(refusal)}
+        if refusal.code == _NO_THREAD:
+            error["details"] = {"error_code": _NO_THREAD}
+        return {"type": "error", "error": error}
 
     def begin(self, choices: Sequence[Choice]) -> Iterator[bytes]:
         yield _event("message_start", message=self._message(choices, []))
