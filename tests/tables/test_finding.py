@@ -9,7 +9,14 @@ import pytest
 from written_tables import write_bundle
 
 from tokalign.tables.bundle import Bundle
-from tokalign.tables.finding import drafters_in, find_tables, pulled_folder, table_files
+from tokalign.tables.finding import (
+    compiled_folder,
+    drafters_in,
+    find_tables,
+    hidden_by,
+    pulled_folder,
+    table_files,
+)
 
 ONE, OTHER = "1" * 64, "2" * 64
 
@@ -30,6 +37,7 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 def table(path: Path, **fingerprints: str) -> Path:
     kind = path.name.split(".")[-2]
+    path.parent.mkdir(parents=True, exist_ok=True)
     write_bundle(path, Bundle(kind=kind, fingerprints=fingerprints, sections={}))
     return path
 
@@ -45,6 +53,24 @@ def test_folders_are_searched_in_their_order(places: list[Path]) -> None:
     expected = [place / "a.dictionary.tok" for place in places]
     assert list(dict.fromkeys(found(places[0], target=ONE))) == expected
     assert pulled_folder() == places[2]
+
+
+def test_what_was_compiled_of_a_pack_gives_way_to_what_was_built_or_pulled(
+    places: list[Path],
+) -> None:
+    """`tokalign build` says that every later command uses its table, whatever its folder's name."""
+    compiled = table(compiled_folder(ONE) / "pl.dictionary.tok", target=ONE)
+    assert hidden_by(compiled) is None
+    for folder in ("pulled/bielik", "bielik", "0"):
+        newer = table(places[1] / folder / "pl.dictionary.tok", target=ONE)
+        before = found(target=ONE)[1]
+        assert found(target=ONE)[0] == newer
+        assert hidden_by(newer) == before
+        assert found(target=ONE)[-1] == compiled
+    elsewhere = table(places[1].parent / "elsewhere" / "pl.dictionary.tok", target=ONE)
+    other = table(places[1] / "law" / "law.dictionary.tok", target=ONE)
+    unlike = table(places[1] / "llama" / "pl.dictionary.tok", target=OTHER)
+    assert [hidden_by(path) for path in (compiled, elsewhere, other, unlike)] == [None] * 4
 
 
 def test_a_folder_is_searched_with_those_in_it_by_name(places: list[Path]) -> None:

@@ -3,7 +3,8 @@
 Folders are searched in this order, each with the folders in it: the model's own; $TOKALIGN_TABLES;
 the user's data folder, where `tokalign build` writes; what `tokalign learn` made of the user's
 documents; the tables that come with tokalign. After $TOKALIGN_TABLES and the user's data folder
-come the tables that `tokalign tables pull` put there.
+come the tables that `tokalign tables pull` put there, and after all the dictionaries that were
+compiled of packs: what somebody built, pulled or learned takes their place.
 
 Recurrent drafters are found in the same places, each a folder of its own. Its `config.json` says
 what the drafter is, which target it was trained on, and the digest of its weights. That is checked
@@ -47,7 +48,11 @@ def table_folder() -> Path:
 
 def compiled_folder(target: str) -> Path:
     """Where dictionaries that were compiled of packs are. target: fingerprint of the tokenizer."""
-    return table_folder() / target[:16]
+    return table_folder() / _compiled_name(target)
+
+
+def _compiled_name(target: str) -> str:
+    return target[:16]
 
 
 def pulled_folder() -> Path:
@@ -82,7 +87,10 @@ def find_tables(
     """
     roles = {"target": target, "draft": draft}
     wanted = {role: fingerprint for role, fingerprint in roles.items() if fingerprint is not None}
-    for path in (path for folder in _folders(model_folder) for path in table_files(folder, kind)):
+    files = [path for folder in _folders(model_folder) for path in table_files(folder, kind)]
+    if target is not None:
+        files.sort(key=lambda path: path.parent.name == _compiled_name(target))
+    for path in files:
         try:
             header = _header(path, file_state(path))
         except (BundleError, MissingAssetError) as error:
@@ -90,6 +98,21 @@ def find_tables(
             continue
         if header.kind == kind and dict(header.fingerprints) == wanted:
             yield path, header
+
+
+def hidden_by(path: Path) -> Path | None:
+    """The dictionary that was used until this one was there: of the same tokenizer, language and
+    file name, in a place that is searched later. None if nothing is, or `path` is not searched."""
+    header = _header(path, file_state(path))
+    if header.kind != "dictionary":
+        return None
+    same = (
+        other
+        for other, of in find_tables("dictionary", target=header.fingerprints.get("target"))
+        if (of.language, other.name) == (header.language, path.name)
+    )
+    first, hidden = next(same, None), next(same, None)
+    return hidden if first is not None and first.samefile(path) else None
 
 
 def find_packs(*, model_folder: Path | None = None, note: Note = no_note) -> dict[str, Path]:
