@@ -104,6 +104,21 @@ def test_tables_go_to_the_users_data_folder_by_default(
         assert Path(path).is_file()
 
 
+def test_a_table_that_takes_anothers_place_is_named_with_it(
+    tmp_path: Path, target: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as one of the bundled text, in place of the one that comes with tokalign."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.delenv("TOKALIGN_TABLES", raising=False)
+    first = polish(target, corpus)
+    assert "in place of" not in first.err
+    monkeypatch.setenv("TOKALIGN_TABLES", str(tmp_path / "chosen"))
+    second = polish(target, corpus)
+    [before], [after] = first.json["files"], second.json["files"]
+    assert f"{after} is used from now on in place of {before}" in second.err
+    assert "in place of" not in polish(target, corpus, "--output", tmp_path / "o").err
+
+
 def test_several_files_follow_the_option_as_a_shell_expands_them(
     tmp_path: Path, target: Path, corpus: Path
 ) -> None:

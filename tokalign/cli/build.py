@@ -129,6 +129,7 @@ def command(
     from tokalign.build.pipeline import build_tables, require_outputs
     from tokalign.build.text_files import refuse
     from tokalign.cli.build_plan import BuildPlan, check_language, open_corpus
+    from tokalign.tables.finding import hidden_by
 
     if pack and values["max_bytes"] is None:
         values["max_bytes"] = PACK_BYTES
@@ -176,6 +177,8 @@ def command(
             )
         if written.previous is not None:
             note(f"the table that was there is kept as {written.previous}")
+        if (hidden := hidden_by(written.path)) is not None:
+            note(f"{written.path} is used from now on in place of {hidden}")
     text = {
         "text_bytes": built.text_bytes,
         "lines_skipped": built.lines_skipped,
