@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from measured import block
 from measured import measured as measurement
 from places import DEMO
 
-from tokalign.cli.bench import as_object
+from tokalign.cli.bench import Options, as_object, read_options
 from tokalign.cli.bench_results import COLUMNS
 from tokalign.cli.output import figures_table
 from tokalign.cli.texts import read_prompts
@@ -44,6 +45,14 @@ def test_three_sets_are_measured_shown_and_reported(tmp_path: Path) -> None:
     assert {row["against_plain"] for row in found["overall"]} == {""}, "three prompts say nothing"
     documented = (DEMO.parent / "docs" / "metrics.md").read_text("utf-8")
     assert [key for key in found["overall"][2] if f"`{key}`" not in documented] == []
+
+
+def test_what_is_measured_is_how_other_commands_draft() -> None:
+    """Each round chooses its length, so that the verdict is about what a user will have."""
+    values = {"target": "t", "draft": None, "methods": (), "lengths": None, "text": False}
+    rest = dict.fromkeys(field.name for field in fields(Options) if field.name != "drafting")
+    assert read_options({**rest, **values}).lengths == ["auto"]
+    assert read_options({**rest, **values, "text": True}).lengths == [2, 4]
 
 
 @pytest.mark.parametrize(

@@ -82,9 +82,8 @@ OPTIONS = (
     ),
     Option(
         "-k --num-draft-tokens lengths",
-        "Tokens drafted in a round: numbers, auto, or both.",
+        "Tokens drafted in a round: numbers, auto, or both. Default: auto, with --text 2,4.",
         ReadType("n,n,...", _read_lengths),
-        "2,4",
     ),
     Option("-m --max-tokens", "Tokens to generate at most.", AT_LEAST_1, 64),
     TEMP,
@@ -130,6 +129,8 @@ class Options:
 def read_options(values: dict[str, Any]) -> Options:
     """The command line from what click has parsed. Raises: UsageError for an unknown condition, or
     one without its draft model."""
+    if values["lengths"] is None:  # as elsewhere; the texts have no costs to choose by
+        values["lengths"] = [2, 4] if values["text"] else [AUTO]
     # The hybrid uses every source; each condition has a method of its own.
     options = Options(drafting=replace(take(DraftingOptions, values), method="hybrid"), **values)
     for name in options.methods:
