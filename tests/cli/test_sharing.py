@@ -21,6 +21,7 @@ from written_tables import write_bundle
 from tokalign.cli.sharing import model_card, push_tables
 from tokalign.errors import UsageError
 from tokalign.names.aliases import find_alias
+from tokalign.storage import TABLES, shipped
 from tokalign.tables.bundle import decode_bundle
 from tokalign.tables.opening import open_dictionary
 from tokalign.tokenizer.tokenizer import Tokenizer
@@ -289,6 +290,17 @@ def test_a_folder_is_one_at_the_top_level(tmp_path: Path, dictionary: Path, fold
     with pytest.raises(UsageError, match="top level"):
         push_tables([dictionary], str(tmp_path), folder=folder)
     assert list(tmp_path.rglob("*.tok")) == [dictionary]
+
+
+def test_a_card_says_of_each_kind_what_it_fits_and_nothing_of_others(
+    tmp_path: Path, dictionary: Path, drafter: Path
+) -> None:
+    pack = shipped(TABLES) / "cs.pack.tok"
+    said = {dictionary: "fingerprint", drafter: "trained on", pack: "any tokenizer"}
+    for files in ([dictionary], [drafter], [pack], [*said]):
+        _, tables = push_tables(files, str(tmp_path))
+        card = model_card(tables, "someone/model")
+        assert [path for path, words in said.items() if words in card] == files
 
 
 def test_no_header_writes_more_than_its_cell_of_a_card(tmp_path: Path, dictionary: Path) -> None:

@@ -186,15 +186,16 @@ def model_card(tables: Sequence[Verified], repository: str) -> str:
         f"{about['bytes']:,} | {_cell(', '.join(about['corpus']))} | `{about['sha256']}` |"
         for about in (table.about for table in tables)
     )
-    targets = sorted({table.about["target"] for table in tables} - {""})
-    fitting = ", ".join(f"`{target[:12]}…`" for target in targets)
-    which = f" whose tokenizer has the fingerprint {fitting}" if targets else ""
+    own = [table.about for table in tables if table.about["kind"] not in _FITTING]
+    targets = ", ".join(f"`{target[:12]}…`" for target in sorted({one["target"] for one in own}))
+    fit = [f"Tables fit models whose tokenizer has the fingerprint {targets}."] * bool(own)
+    kinds = {table.about["kind"] for table in tables}
+    fit += [said for kind, said in _FITTING.items() if kind in kinds]
     return f"""\
 ## Tables for tokalign
 
-[tokalign](https://github.com/tokalign/tokalign) decodes faster with these tables. They change the
-speed; the text is the model's own. They fit every model{which}; a
-drafter fits only the model that it was trained on, a pack is compiled for any tokenizer.
+[tokalign](https://github.com/tokalign/tokalign) decodes faster with what is here. It changes the
+speed; the text is the model's own. {" ".join(fit)}
 
 ```sh
 tokalign tables pull {repository}
@@ -205,6 +206,13 @@ tokalign decode --target MODEL --prompt "..."
 |---|---|---|---|---|---|
 {rows}
 """
+
+
+_FITTING = {
+    "drafter": "A drafter fits only the model that it was trained on.",
+    "pack": "A pack is compiled for any tokenizer.",
+}
+"""What is said of the kinds that do not fit by the target's tokenizer."""
 
 
 def _cell(text: str) -> str:
