@@ -11,19 +11,28 @@ import subprocess
 import termios
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from shutil import copytree
 from typing import Any
+from weakref import ref
 
 import pytest
 from command_lines import Ended, run, start
 from places import DEMO
 from processes import HUNG, is_running, wait_for
+from random_drafters import random_drafter
 from served import echo_folder
 from ticking import ticking
 
-from tokalign.cli.generation import closing_line, times_plain
+from tokalign.api.assemble import assemble, keep_loaded
+from tokalign.cli.chat import ChatSession
+from tokalign.cli.dialogue import ChatCommand
+from tokalign.cli.generation import PromptOptions, closing_line, times_plain
+from tokalign.runtime.decoder import Decoder, LanguageModel
+from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import ModelSession, TargetModelSession
+from tokalign.runtime.options import DraftingOptions
 from tokalign.runtime.rounds import Round
 from tokalign.storage import cache_folder, contexts_folder
 from tokalign.tables.token_tree import TokenTree
@@ -209,6 +218,33 @@ def test_another_model_goes_on_with_the_conversation(
     first, _, second, answer = (one["content"] for one in json.loads(file.read_text("utf-8")))
     texts = [first, json.loads(file.read_text("utf-8"))[1]["content"], second]
     assert answer == decoded(other, "\n".join(texts))["text"]
+
+
+def test_another_model_finds_the_memory_of_the_one_before(target: str) -> None:
+    """Its recurrent drafter too, which leads back to itself and was kept from being collected."""
+    drafters = list[ref[Any]]()
+
+    def load(name: str) -> tuple[Decoder, Sampling]:
+        assert all(drafter() is None for drafter in drafters)
+        model: LanguageModel[TargetId] = LanguageModel.from_folder(Path(name))
+        drafter = random_drafter(model.model)
+        drafters.append(ref(drafter))
+        decoder = replace(assemble(model, None, DraftingOptions(method="copy")), drafter=drafter)
+        keep_loaded()
+        return decoder, Sampling()
+
+    options = PromptOptions(
+        stop=(),
+        system_prompt=None,
+        ignore_chat_template=False,
+        chat_template_config={},
+        prefill_response=None,
+    )
+    chat = ChatSession(
+        load, target, options, color=False, max_tokens=9, markdown=False, keeps=False
+    )
+    chat._carry_out(ChatCommand("model", target))
+    assert len(drafters) == 2
 
 
 def test_a_conversation_is_saved_and_loaded(target: str, tmp_path: Path) -> None:

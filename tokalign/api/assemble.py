@@ -90,6 +90,16 @@ def keep_loaded() -> None:
     gc.freeze()
 
 
+def let_go() -> None:
+    """Give back the memory of models that nothing uses any more. A recurrent drafter leads back to
+    itself, so only garbage collection ends it, and the weights of its target's ends with it."""
+    import mlx.core as mx
+
+    gc.unfreeze()
+    gc.collect()
+    mx.clear_cache()
+
+
 # -- decoders --------------------------------------------------------------------------------------
 
 

@@ -227,11 +227,13 @@ class ChatSession:
 
     def _change_model(self, name: str) -> None:
         """Go on with another model, or with the one in use if the other cannot be loaded."""
+        from tokalign.api.assemble import let_go
         from tokalign.names.registry import resolve_model
 
         resolve_model(name)  # a wrong name changes nothing
         before = self._model.name
         del self._model  # there may be no room for two
+        let_go()
         try:
             own = self._use(name)
         except (TokalignError, KeyboardInterrupt):

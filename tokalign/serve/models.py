@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -11,10 +10,9 @@ from pathlib import Path
 from time import time
 from typing import Any, cast
 
-import mlx.core as mx
 from mlx_lm.utils import load_tokenizer
 
-from tokalign.api.assemble import keep_loaded, load_decoder, require_quantizable
+from tokalign.api.assemble import keep_loaded, let_go, load_decoder, require_quantizable
 from tokalign.conversation.answer_form import AnswerForm
 from tokalign.conversation.prompts import Prompts, fill_in_ends
 from tokalign.errors import CacheError, UsageError
@@ -212,9 +210,7 @@ class Models:
     def reset(self) -> None:
         """Forget what is loaded, and give back its memory."""
         self._loaded = self._loaded_key = None
-        gc.unfreeze()
-        gc.collect()
-        mx.clear_cache()
+        let_go()
 
     def model_list(self) -> list[dict[str, Any]]:
         """What `/v1/models` lists; with `allow_model_switching` all models on this machine.
