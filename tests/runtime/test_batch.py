@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from mlx_lm.sample_utils import make_logits_processors
 from random_models import WildDrafter, random_model, rounds_of
 
+from tokalign.errors import CacheError
 from tokalign.runtime.batch import SharedPasses
 from tokalign.runtime.draft.costs import PassTimes
 from tokalign.runtime.draft.shared_costs import SharedRows, worth_verifying
@@ -236,3 +237,18 @@ def test_what_may_not_be_cut_is_verified_whole() -> None:
     tree = _tree([(-1, 0.05), (0, 0.05)])
     times = PassTimes([1.0, 2.0, 3.0, 4.0], weight=1)
     assert worth_verifying([(tree, False), (tree, True)], times) == [tree, EMPTY_TREE]
+
+
+def test_a_shared_pass_says_which_cache_cannot_be_quantized() -> None:
+    """As a pass of one session does, in one line."""
+    model = zoo.make_model("kimi_linear")
+    cache = CacheOptions(kv_bits=8, kv_group_size=32, quantized_kv_start=2)
+    sessions: list[TargetModelSession] = [TargetModelSession(model, cache) for _ in range(2)]
+    reads = [(session, session.reads([TargetId(5)], TREES[0])) for session in sessions]
+    shared = SharedModel(model)
+    shared.read(reads)
+    reads = [
+        (session, session.reads([*map(TargetId, (5, 1, 2))], EMPTY_TREE)) for session in sessions
+    ]
+    with pytest.raises(CacheError, match="leave kv_bits out"):
+        shared.read(reads)

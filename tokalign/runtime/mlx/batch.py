@@ -67,14 +67,18 @@ class SharedModel:
     def _forward(
         self, sessions: Sequence[ModelSession[Any]], tokens: Sequence[Array], places: list[int]
     ) -> tuple[list[Array], list[Array]]:
-        """Logits and taps of every session's rows. places: the positions of all rows."""
+        """Logits and taps of every session's rows. places: the positions of all rows. Raises: as
+        `ModelCache.reading_quantized`."""
         segments, end = self._segments, 0
         segments.ends = [end := end + part.shape[0] for part in tokens]
         segments.now = mx.array(places)
         layers = [
             SharedLayer(of, segments) for of in zip(*[s.layers for s in sessions], strict=True)
         ]
-        logits = self._twin(mx.concatenate([*tokens])[None], cache=layers)[0]
+        with ExitStack() as stack:
+            for session in sessions:
+                stack.enter_context(session.reading_quantized())
+            logits = self._twin(mx.concatenate([*tokens])[None], cache=layers)[0]
         taps: list[Array] = [None] * len(sessions)
         if self._kept is not None:
             taps = segments.split(self._kept.latest(), 0)

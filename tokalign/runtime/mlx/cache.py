@@ -194,12 +194,21 @@ class ModelCache(Generic[Id]):
 
         model: another one with the same weights and layers (`twin_of`). begin: the index of
         the first id in the context, where embeddings may have been given for some of them.
-        The caller notes what the cache holds after the pass.
-        Raises: CacheError where a model's attention cannot read a quantized cache.
+        The caller notes what the cache holds after the pass. Raises: as `reading_quantized`.
         """
         model = self.model if model is None else model
-        try:
+        with self.reading_quantized():
             logits = model(tokens[None], cache=self.layers, **self._embedded(begin, tokens))[0]
+        if self._passes % _PASSES_PER_CLEANUP == 0:
+            mx.clear_cache()
+        self._passes += 1
+        return logits
+
+    @contextmanager
+    def reading_quantized(self) -> Iterator[None]:
+        """For a pass. Raises: CacheError where an attention cannot read a quantized cache."""
+        try:
+            yield
         except (AttributeError, TypeError) as error:  # quantized keys are no array
             if not any(isinstance(layer, QuantizedKVCache) for layer in leaves_of(self.layers)):
                 raise
@@ -207,10 +216,6 @@ class ModelCache(Generic[Id]):
                 f"its attention does not read quantized keys: {type(error).__name__}",
                 "leave kv_bits out",
             ) from error
-        if self._passes % _PASSES_PER_CLEANUP == 0:
-            mx.clear_cache()
-        self._passes += 1
-        return logits
 
     def settle(self, ids: Sequence[Id]) -> None:
         """Leave exactly `ids` in the cache for its next user. Raises: CacheError."""
