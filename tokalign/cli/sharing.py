@@ -122,50 +122,48 @@ def _tables_in(folder: Path, repository: str) -> list[Verified]:
 
 def _verified(source: Path, folder: str, shown: str) -> Verified:
     """Read a table file or a drafter's folder. folder: of its repository. shown: for errors."""
-    name, files, facts = _drafter(source) if source.is_dir() else _table(source, shown)
-    texts = facts.pop("texts")
-    about = {
-        "path": f"{folder}/{name}",
-        **facts,
-        "bytes": sum(map(len, files.values())),
-        "corpus": [str(text.get("name", "unnamed")) for text in texts],
-    }
-    return Verified(folder, name, about, files, any(text.get("private") for text in texts))
+    return _drafter(source, folder) if source.is_dir() else _table(source, folder, shown)
 
 
-_Read = tuple[str, dict[str, bytes], dict[str, Any]]
-"""A name, contents by their paths, and facts."""
-
-
-def _table(source: Path, shown: str) -> _Read:
+def _table(source: Path, folder: str, shown: str) -> Verified:
     bundle = read_bundle(source, name=shown)
     verify_bundle(bundle)
-    data = encode_bundle(bundle)
+    data, texts = encode_bundle(bundle), bundle.corpus.get("files", [])
     if not source.name.endswith(f".{bundle.kind}.tok"):
         raise UsageError(
             f"{shown} is a table of kind {bundle.kind}, and by its name it would not be found; "
             f"rename it to NAME.{bundle.kind}.tok"
         )
-    facts = {
+    about = {
+        "path": f"{folder}/{source.name}",
         "kind": bundle.kind,
         "language": bundle.parameters.get("language"),
         "sha256": sha256(data).hexdigest(),
         "target": bundle.fingerprints.get("target", ""),
-        "texts": bundle.corpus.get("files", []),
+        "bytes": len(data),
+        "corpus": [str(text.get("name", "unnamed")) for text in texts],
     }
-    return source.name, {source.name: data}, facts
+    private = any(text.get("private") for text in texts)
+    return Verified(folder, source.name, about, {source.name: data}, private)
 
 
-def _drafter(source: Path) -> _Read:
+def _drafter(source: Path, folder: str) -> Verified:
     name, config = source.resolve().name, read_drafter_config(source)
     if name != "drafter" and not name.endswith(".drafter"):
         name = f"{name}.drafter"
     # The configuration names the weights, so it is written last.
     sources = find_drafter_weights(source, config), source / DRAFTER_CONFIG
     files = {f"{name}/{file.name}": file.read_bytes() for file in sources}
-    target = str(config["target"].get("tokenizer"))
-    facts = {"kind": "drafter", "language": None, "sha256": config["sha256"], "target": target}
-    return name, files, {**facts, "texts": []}
+    about = {
+        "path": f"{folder}/{name}",
+        "kind": "drafter",
+        "language": None,
+        "sha256": config["sha256"],
+        "target": str(config["target"].get("tokenizer")),
+        "bytes": sum(map(len, files.values())),
+        "corpus": [],
+    }
+    return Verified(folder, name, about, files)
 
 
 def _keep(tables: Sequence[Verified], slug: str) -> list[Path]:
