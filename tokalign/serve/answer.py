@@ -150,7 +150,6 @@ class Rendering(ABC):
     def __init__(self, body: Common) -> None:
         self.created, self.id, self.model = int(time()), uuid4().hex, body.model
         self.streams, self.per_prompt = body.stream, body.n
-        self.wants_logprobs = bool(body.logprobs or body.top_logprobs > 0)
 
     @abstractmethod
     def begin(self, choices: Sequence[Choice]) -> Iterator[bytes]: ...
@@ -187,7 +186,7 @@ class Rendering(ABC):
 
     def logprobs(self, choice: Choice, tokens: Sequence[Emitted]) -> list[dict[str, Any]]:
         """Log-probabilities of a choice's tokens, most probable first; none if none are wanted."""
-        if not self.wants_logprobs:
+        if choice.job.request.top_logprobs is None:
             return []
         vocabulary = choice.job.tokenizer.vocabulary
 
@@ -200,8 +199,7 @@ class Rendering(ABC):
 
         entries = []
         for token in tokens:
-            top = sorted(token.top_tokens, key=lambda other: -float(other["logprob"]))
-            likely = [entry(other["id"], other["logprob"]) for other in top]
+            likely = [entry(*pair) for pair in sorted(token.top_tokens, key=lambda pair: -pair[1])]
             entries.append({**entry(token.token, token.logprob), "top_logprobs": likely})
         return entries
 

@@ -166,6 +166,7 @@ class Common(Struct, kw_only=True):
             limit = limit if value is None else value
         penalties = {name: getattr(self, name) for name in _PENALTIES}
         own = self.chat_template_kwargs
+        wants_logprobs = self.logprobs or self.top_logprobs > 0
         return ApiRequest(
             models=ModelNames(self.model, self.draft_model, self.adapters),
             sampling=self._sampling(settings),
@@ -178,8 +179,7 @@ class Common(Struct, kw_only=True):
             ignore_eos=self.ignore_eos,
             max_tokens=None if limit == -1 else limit,
             num_draft_tokens=settings.drafting.num_draft_tokens if drafts is UNSET else drafts,
-            logprobs=bool(self.logprobs),
-            top_logprobs=max(0, self.top_logprobs),
+            top_logprobs=max(0, self.top_logprobs) if wants_logprobs else None,
             prediction=_predicted(self.prediction),
             grammar=grammar_of(self),
             api_key=api_key,

@@ -169,7 +169,7 @@ class Chats(Rendering):
         """What every part of a choice has."""
         frame: dict[str, Any] = {"index": choice.index, "finish_reason": choice.reason}
         tokens, choice.tokens = choice.tokens, []
-        if self.wants_logprobs:
+        if choice.job.request.top_logprobs is not None:
             frame["logprobs"] = self._shown(choice, self.logprobs(choice, tokens))
         if self._tells_sources:
             frame["tokalign"] = _origins(choice, tokens)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
 import mlx.core as mx
 
@@ -46,8 +46,8 @@ class State(StrEnum):
 class Emitted:
     """One token of an answer.
 
-    text: what can be shown once the token is known. finish_reason: of the last one. top_tokens:
-    `{"id": ..., "logprob": ...}` of the most probable ones, if they were requested.
+    text: what can be shown once the token is known. finish_reason: of the last one. top_tokens: the
+    most probable ones, each with its log-probability, if they were requested.
     source: who proposed it, or "target". number: of the pass that it came from, the first being 1.
     """
 
@@ -55,7 +55,7 @@ class Emitted:
     token: int
     logprob: float = 0.0
     finish_reason: FinishReason | None = None
-    top_tokens: tuple[Mapping[str, Any], ...] = ()
+    top_tokens: tuple[tuple[int, float], ...] = ()
     source: str = TARGET
     outcome: Outcome = Outcome.UNDRAFTED
     number: int = 0
@@ -144,17 +144,16 @@ class Job:
 
     def _logprobs(
         self, token: TargetId, logprobs: Array | None
-    ) -> tuple[float, tuple[Mapping[str, Any], ...]]:
+    ) -> tuple[float, tuple[tuple[int, float], ...]]:
         """The log-probability of an id, and the most probable ones, as far as they are wanted."""
-        most = max(0, self.request.top_logprobs)
-        if logprobs is None or not (self.request.logprobs or most):
+        most = self.request.top_logprobs
+        if logprobs is None or most is None:
             return 0.0, ()
         row = logprobs.astype(mx.float32)
         ranked = mx.argpartition(-row, kth=most - 1) if most else mx.array([], dtype=mx.uint32)
         ids = cast("list[int]", ranked[:most].tolist())
         values = cast("list[float]", row[mx.array([token, *ids])].tolist())
-        top = zip(ids, values[1:], strict=True)
-        return values[0], tuple({"id": other, "logprob": value} for other, value in top)
+        return values[0], tuple(zip(ids, values[1:], strict=True))
 
 
 Item: TypeAlias = Job | Reading | Emitted | Exception | None

@@ -35,7 +35,8 @@ class ApiRequest:
     sampling: without what depends on the model. logit_bias, penalties: arguments of mlx-lm's
     `make_logits_processors`. stop_token_ids: end an answer besides the model's own ids, or alone if
     it is to `ignore_eos`. max_tokens: None for as many as the context holds.
-    num_draft_tokens: as in `DraftingOptions`. top_logprobs: alternatives given for each token.
+    num_draft_tokens: as in `DraftingOptions`. top_logprobs: alternatives given for each token; None
+    for no log-probabilities at all.
     prediction: a text that the answer may repeat. grammar: what it has to match. tool_choice: the
     tool that has to be called, see `structured.tool_choice`. several_calls: whether
     more than one call may be made; None where the request does not say: one where one has to be,
@@ -60,8 +61,7 @@ class ApiRequest:
     ignore_eos: bool = False
     max_tokens: int | None = None
     num_draft_tokens: int | None = None
-    logprobs: bool = False
-    top_logprobs: int = 0
+    top_logprobs: int | None = None
     prediction: str | None = None
     grammar: Grammar | None = None
     tool_choice: str | None = None
