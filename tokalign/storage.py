@@ -249,7 +249,7 @@ def writing_to(path: Path, remedy: str = _REMEDY) -> Iterator[None]:
 
 
 @contextmanager
-def locked(path: Path, doing: str, remedy: str) -> Iterator[None]:
+def locked(path: Path, doing: str, remedy: str = "wait until it has ended") -> Iterator[None]:
     """Hold the lock of a file, which is made, with its folders, and says who holds it.
 
     doing: what the holder does, and remedy: what a second process can do, for the error.
@@ -280,7 +280,7 @@ def locked(path: Path, doing: str, remedy: str) -> Iterator[None]:
 def making(path: Path, doing: str) -> Iterator[None]:
     """Hold a lock beside a file that the body makes; none is left. Raises: as `locked`."""
     lock = path.with_name(f".{path.name}.lock")
-    with parents_of(lock), locked(lock, f"{doing} {path}", "wait until it has ended"):
+    with parents_of(lock), locked(lock, f"{doing} {path}"):
         try:
             yield
         finally:

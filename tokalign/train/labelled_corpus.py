@@ -230,8 +230,7 @@ def label_corpus(
         return [LabelFile(workspace / name, recipe) for name in how]
 
     if any(file.labels is None for file in files()):
-        doing, remedy = f"labelling into {workspace}", "wait until it has ended"
-        with locked(workspace / "labels.lock", doing, remedy):
+        with locked(workspace / "labels.lock", f"labelling into {workspace}"):
             texts = _windows(target, corpus, options, stage)
             for file, (name, labelling), windows in zip(files(), how.items(), texts, strict=True):
                 label = Labeller(target.model, labelling).label

@@ -98,7 +98,7 @@ def fit(
     identity = json.dumps([learner.identity, recipes, asdict(options)], sort_keys=True)
     folder = workspace / f"run-{sha256(identity.encode()).hexdigest()[:12]}"
     best, state = folder / "best.safetensors", folder / "state.safetensors"
-    with locked(folder / "training.lock", f"training in {folder}", "wait until it has ended"):
+    with locked(folder / "training.lock", f"training in {folder}"):
         training = Training(learner)
         training.resume(state)
         every = max(1, training.steps // options.evaluations)
