@@ -59,10 +59,11 @@ def test_links_are_not_followed_and_pipes_not_opened(tmp_path: Path) -> None:
     assert skipped.counts["links"] == 3
 
 
-def test_patterns_and_sizes_are_excluded(tmp_path: Path) -> None:
+def test_patterns_and_sizes_are_excluded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tokalign.build.documents.LARGEST_FILE", 10)
     for name in ("kept.txt", "Stare/a.txt", "b.draft.md", "large.txt"):
         write(tmp_path / name, "x" * (11 if name == "large.txt" else 10))
-    assert names(tmp_path, exclude=("stare/", "*.DRAFT.md"), largest_file=10) == {"kept.txt"}
+    assert names(tmp_path, exclude=("stare/", "*.DRAFT.md")) == {"kept.txt"}
 
 
 @pytest.mark.parametrize("typed", ["NFC", "NFD"])

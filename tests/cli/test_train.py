@@ -282,8 +282,6 @@ def test_options_of_another_kind_of_drafter_are_refused(
     tokalign(*given, "--kind", "model").is_refused(2, "needs --draft")
     tokalign(*given, "--kind", "dflash", "--draft", target).is_refused(2, "leave one of them out")
     tokalign(*given, "--kind", "dflash", "--loss", "text").is_refused(2, "--labels text")
-    tokalign(*given, "--kind", "dflash", "--taps", "1,1").is_refused(2, "different layers")
-    tokalign(*given, "--kind", "eagle3", "--taps", "0,1").is_refused(2, "three layers, not 2")
     tokalign(*given, "--layers", "2").is_refused(2, "--kind dflash")
     none = tokalign(*given, "--kind", "dflash", "--begin-with", tmp_path)
     none.is_refused(4, "there is no drafter in")
@@ -293,10 +291,8 @@ def test_options_of_another_kind_of_drafter_are_refused(
 @pytest.mark.parametrize(
     ("layers", "options", "told"),
     [
-        (2, ["--kind=dflash", "--taps=1,9"], "--taps 9: the target's last layer is 1"),
         (2, ["--kind=dflash", "--layers=3"], "it has 2; give no more"),
         (2, ["--kind=eagle3"], "reads three layers, and the target has 2"),
-        (3, ["--kind=eagle3", "--taps=0,1,3"], "the target's last layer is 2"),
         (3, ["--labels=text", "--window=5"], "give --window 6 or more"),
     ],
 )

@@ -32,7 +32,7 @@ KINDS = (".txt", ".text", ".md", ".markdown", ".rst", ".html", ".htm", ".xhtml",
 """How the names of documents end, in any case."""
 
 LARGEST_FILE = 50 << 20
-"""Bytes of the largest document that is read by default."""
+"""Bytes of the largest document that is read."""
 
 OF_PROGRAMS = (
     "node_modules/",
@@ -72,7 +72,6 @@ class Rules:
     """What is left out besides `OF_PROGRAMS` and `never_read.py`. exclude: as in .gitignore."""
 
     exclude: tuple[str, ...] = ()
-    largest_file: int = LARGEST_FILE
 
 
 def find_documents(folders: Sequence[Path], rules: Rules) -> tuple[list[FoundFile], Skipped]:
@@ -87,7 +86,7 @@ def find_documents(folders: Sequence[Path], rules: Rules) -> tuple[list[FoundFil
         _check_folder(folder)
         root = os.path.abspath(folder)
         for path in _walk(root, spec, skipped):
-            file = _consider(path, rules, skipped)
+            file = _consider(path, skipped)
             if file is not None:
                 documents.add(file)
     return sorted(documents), skipped
@@ -144,7 +143,7 @@ def _walk(root: str, spec: GitIgnoreSpec, skipped: Skipped) -> Iterator[str]:
                 yield path
 
 
-def _consider(path: str, rules: Rules, skipped: Skipped) -> FoundFile | None:
+def _consider(path: str, skipped: Skipped) -> FoundFile | None:
     if not path.lower().endswith(KINDS):
         skipped.counts["other kinds"] += 1
         return None
@@ -157,7 +156,7 @@ def _consider(path: str, rules: Rules, skipped: Skipped) -> FoundFile | None:
         skipped.counts["links"] += 1
     elif not stat.S_ISREG(facts.st_mode):
         skipped.counts["other kinds"] += 1
-    elif facts.st_size > rules.largest_file:
+    elif facts.st_size > LARGEST_FILE:
         skipped.counts["too large"] += 1
     else:
         return FoundFile(path, facts.st_size, facts.st_mtime_ns)

@@ -120,7 +120,7 @@ class Collection:
         a killed one has left is deleted. Raises: UsageError if another one has it; OutputError."""
         with writing_to(self.folder, "set XDG_DATA_HOME to a folder that you may write to"):
             private_folder(self.folder)
-        with locked(self.folder / _LOCK, f"learning {self.name}", "wait until it has ended"):
+        with locked(self.folder / _LOCK, f"learning {self.name}"):
             for unfinished in self.folder.glob(f".*{TEMPORARY_SUFFIX}"):
                 unfinished.unlink()
             shutil.rmtree(self.counting, ignore_errors=True)
@@ -160,14 +160,13 @@ def learn(
     folders: Sequence[Path] = (),
     targets: Sequence[str] = (),
     exclude: Sequence[str] | None = None,
-    largest_file: int | None = None,
     max_bytes: int | None = None,
     stage: Stage = silent,
 ) -> Learned:
     """Bring the dictionaries of a collection up to date with its folders.
 
-    folders: replace those it had. targets: are added to those it has. exclude, largest_file: as in
-    `Rules`. What is not given stays as it was.
+    folders: replace those it had. targets: are added to those it has. exclude: as in `Rules`. What
+    is not given stays as it was.
     Raises: UsageError for a wrong name, a missing folder or target, or while another process
     learns; MissingAssetError for what is not there; CorpusError if there is no text at all.
     """
@@ -176,10 +175,7 @@ def learn(
     settings = CollectionSettings(
         folders=tuple(str(folder.absolute()) for folder in folders) or known.folders,
         targets=tuple(dict.fromkeys((*known.targets, *map(_lasting, targets)))),
-        rules=Rules(
-            exclude=known.rules.exclude if exclude is None else tuple(exclude),
-            largest_file=known.rules.largest_file if largest_file is None else largest_file,
-        ),
+        rules=known.rules if exclude is None else Rules(exclude=tuple(exclude)),
         max_bytes=max_bytes or known.max_bytes,
     )
     for kind, values in (("FOLDER", settings.folders), ("--target NAME", settings.targets)):

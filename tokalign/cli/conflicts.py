@@ -76,17 +76,17 @@ TABLE = (
     Rule("--tasks --workers --local-tasks --local-rank-offset", needs="--engine datatrove"),
     # train
     Rule("--width --blocks", excludes="--draft | --kind dflash | --kind eagle3"),
-    Rule("--layers --taps --causal --width --blocks", excludes="--begin-with"),
-    Rule("--begin-with --decay", excludes="--draft"),
+    Rule("--layers --causal --width --blocks", excludes="--begin-with"),
+    Rule("--begin-with", excludes="--draft"),
     Rule("--layers --causal", needs="--kind dflash"),
-    Rule("--block --taps", needs="--kind dflash | --kind eagle3"),
+    Rule("--block", needs="--kind dflash | --kind eagle3"),
     Rule("--states", needs="--begin-with | --kind dflash | --kind eagle3"),
     Rule("--draft-vocabulary", needs="--begin-with | --kind eagle3"),
     Rule("--lora --keep", needs="--draft"),
     Rule("--label-temp", needs="--labels sampled | --from-model"),
     Rule("--from-model", excludes="--field", only_in="train"),
     # learn
-    Rule("--name --target --exclude --largest-file --dictionary-bytes", excludes="--list"),
+    Rule("--name --target --exclude --dictionary-bytes", excludes="--list"),
     Rule("--list", excludes="FOLDER"),
 )
 

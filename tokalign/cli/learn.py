@@ -6,16 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tokalign.cli.command import (
-    AT_LEAST_1,
-    FOLDER,
-    MODEL_NAME,
-    SIZE,
-    Command,
-    Option,
-    flag,
-    several,
-)
+from tokalign.cli.command import AT_LEAST_1, FOLDER, MODEL_NAME, Command, Option, flag, several
 from tokalign.cli.output import flags, note, note_problems, progress, show
 from tokalign.errors import UsageError
 
@@ -31,7 +22,6 @@ _OPTIONS = (
         "Leave out as a line of .gitignore would; repeatable. Remembered.",
         metavar="PATTERN",
     ),
-    Option("--largest-file", "Leave out larger files. Default: 50M. Remembered.", SIZE),
     Option(
         "--dictionary-bytes max_bytes", "Largest size. Default: 5000000. Remembered.", AT_LEAST_1
     ),

@@ -22,7 +22,6 @@ from tokalign.cli.command import (
     POSITIVE,
     Command,
     Option,
-    ReadType,
     flag,
     rare,
     several,
@@ -37,7 +36,6 @@ from tokalign.cli.train_plan import (
     WIDEST,
     TrainPlan,
     in_words,
-    read_layers,
     require_own_folder,
 )
 from tokalign.errors import BundleError, UsageError
@@ -56,7 +54,6 @@ if TYPE_CHECKING:
     from tokalign.train.run import Evaluation
 
 _SIZE = click.IntRange(1, 10_000_000)  # as folders may say
-_LAYERS = ReadType("LAYERS", read_layers)
 
 _OPTIONS = (
     TARGET,
@@ -92,7 +89,6 @@ _OPTIONS = (
     *declared_options(Labelling).values(),
     *declared_options(LabelOptions).values(),
     *declared_options(BlockShape).values(),
-    rare("--taps", "The target's layers that a block drafter reads, as 1,12,22.", _LAYERS),
     rare(
         "--states",
         "Where the target's layer outputs are found: on disk, or computed again in every step. "

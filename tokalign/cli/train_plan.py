@@ -96,11 +96,6 @@ class TrainPlan:
         return replace(shape, taps=made.taps(layers))
 
     def _new_block(self, shape: BlockShape, layers: int) -> BlockShape:
-        taps, last = shape.taps, layers - 1
-        if taps and taps[-1] > last:
-            raise UsageError(
-                f"--taps {taps[-1]}: the target's last layer is {last}; give lower ones"
-            )
         if self.kind == "dflash":
             if shape.layers > layers:
                 raise UsageError(
@@ -108,15 +103,12 @@ class TrainPlan:
                     f"it has {layers}; give no more than these"
                 )
             return replace(shape, taps=shape.read_of(layers))
-        if len(taps or (1, 2, 3)) != 3:
-            raise UsageError(f"an EAGLE-3 drafter reads three layers, not {len(taps)}; give --taps")
         if layers < 3:
             raise UsageError(
                 f"an EAGLE-3 drafter reads three layers, and the target has {layers}; give another "
                 "--kind"
             )
-        spread = (1, layers // 2, last)
-        return replace(shape, taps=taps or (spread if layers > 3 else (0, 1, 2)))
+        return replace(shape, taps=(1, layers // 2, layers - 1) if layers > 3 else (0, 1, 2))
 
     def _recurrent(self, hidden_size: int, vocabulary_size: int) -> DrafterConfig:
         from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig
@@ -316,14 +308,6 @@ def _begun(folder: Path, kind: DrafterKind) -> Any:
             "that sees all, in 16 bits"
         )
     return made
-
-
-def read_layers(flag: str, text: str) -> tuple[int, ...]:
-    """Indices of layers, separated by commas."""
-    parts = text.split(",")
-    if not all(part.isdecimal() for part in parts) or len({*parts}) < len(parts):
-        raise UsageError(f"{flag} takes different layers such as 1,12,22, not {text}")
-    return tuple(sorted(map(int, parts)))
 
 
 def _draft_shape(draft: str, output: Path) -> ModelShape:

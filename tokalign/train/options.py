@@ -135,19 +135,13 @@ class FitOptions:
     candidates: as of `Candidates`; None for the vocabulary. learning_rate: its peak. evaluations:
     how often acceptance is measured, too. patience: training stops after this many evaluations
     without a better one; see `Training`. losses: see `losses_of`. lora: the rank of a draft model's
-    LoRA adapters; None to train all layers.
+    LoRA adapters; None to train all layers. decay: the weight of a draft's position over the one
+    before.
     """
 
     losses: tuple[Loss, ...] = ("marginal",)
     lora: int | None = None
-    decay: float = declared(
-        0.8,
-        "Weight of a draft's position over the one before.",
-        least=0,
-        most=1,
-        open="least",
-        rare=True,
-    )
+    decay: float = 0.8
     keep: float = declared(
         0.0,
         "Share of the old weights in the mean that is written; helps after a short training.",
