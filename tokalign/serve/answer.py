@@ -22,7 +22,8 @@ from tokalign.serve.body import Common
 from tokalign.serve.job import NO_TOKEN, Emitted, Job
 from tokalign.tokenizer.vocabulary import token_bytes
 
-_ERRORS = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+ERRORS = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+"""Types of errors that every API calls so, by status."""
 
 _UNLIKELY = -9999.0
 """Sent for a log-probability that is no finite number, as by OpenAI: JSON has no other numbers."""
@@ -31,7 +32,7 @@ _UNLIKELY = -9999.0
 def openai_error(refusal: Refusal) -> dict[str, Any]:
     """An error in OpenAI's form."""
     kind = "invalid_request_error" if refusal.status < 500 else "server_error"
-    kind = _ERRORS.get(refusal.status, kind)
+    kind = ERRORS.get(refusal.status, kind)
     about = {"type": kind, "param": refusal.param, "code": refusal.code}
     return {"error": {"message": str(refusal), **about}}
 

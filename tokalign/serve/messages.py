@@ -11,16 +11,13 @@ from tokalign.conversation.history import named
 from tokalign.conversation.other_histories import of_messages
 from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal
-from tokalign.serve.answer import Choice, Rendering, Usage, event
+from tokalign.serve.answer import ERRORS, Choice, Rendering, Usage, event
 from tokalign.serve.body import Common, Object
 from tokalign.serve.request import ApiRequest
 
-_ERRORS: Mapping[int, str] = {
-    401: "authentication_error",
-    403: "permission_error",
+_ERRORS: Mapping[int, str] = ERRORS | {
     404: "not_found_error",
     413: "request_too_large",
-    429: "rate_limit_error",
     503: "overloaded_error",
 }
 _NO_THREAD = "thread_not_found"

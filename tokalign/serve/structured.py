@@ -29,23 +29,23 @@ class StructuredOutputs(Struct, kw_only=True):
 
 _json_grammar = partial(Grammar.json_schema, strict=False)
 
-_MAKERS: Mapping[str, Callable[[Any], Grammar]] = {
-    "json": _json_grammar,
-    "regex": Grammar.regex,
-    "grammar": Grammar.text,
-    "choice": Grammar.choice,
+_MAKERS: Mapping[str, tuple[Callable[[Any], Grammar], *tuple[str, ...]]] = {
+    "json": (_json_grammar, "guided_json", "json_schema"),
+    "regex": (Grammar.regex, "guided_regex", "regex"),
+    "grammar": (Grammar.text, "guided_grammar", "grammar", "ebnf"),
+    "choice": (Grammar.choice, "guided_choice"),
 }
+"""What makes a grammar of each field of `StructuredOutputs`, and the body's fields like it."""
 
 
 def grammar_of(body: Any) -> Grammar | None:
     """The grammar that a body's fields give. Raises: UsageError for a wrong one, and for two."""
     inner: StructuredOutputs = body.structured_outputs
-    fields = {f"structured_outputs.{kind}": (kind, getattr(inner, kind)) for kind in _MAKERS}
-    fields |= {f"guided_{kind}": (kind, getattr(body, f"guided_{kind}")) for kind in _MAKERS}
-    fields |= {"grammar": ("grammar", body.grammar), "json_schema": ("json", body.json_schema)}
-    fields |= {"regex": ("regex", body.regex), "ebnf": ("grammar", body.ebnf)}
-    given = {name: field for name, field in fields.items() if field[1] not in (None, "")}
-    made = {name: _MAKERS[kind](value) for name, (kind, value) in given.items()}
+    made = dict[str, Grammar]()
+    for field, (make, *alike) in _MAKERS.items():
+        given = {f"structured_outputs.{field}": getattr(inner, field)}
+        given |= {name: getattr(body, name) for name in alike}
+        made |= {name: make(value) for name, value in given.items() if value not in (None, "")}
     formats = dict(body.formats)
     if inner.json_object:
         formats["structured_outputs.json_object"] = {"type": "json_object"}
