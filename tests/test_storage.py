@@ -42,6 +42,7 @@ from tokalign.storage import (
     TEMPORARY_SUFFIX,
     appearing,
     as_path,
+    listed,
     locked,
     parse_json,
     prompts,
@@ -287,6 +288,19 @@ def test_a_home_of_nobody_is_a_path_that_is_not_there(line: str) -> None:
     error = CliRunner().invoke(group, line.split()).exception
     assert isinstance(error, TokalignError), error
     assert "~no-such-user" in str(error)
+
+
+def test_what_is_hidden_is_not_listed(tmp_path: Path) -> None:
+    """As what macOS puts beside files on some disks, and into folders that it shows."""
+    for name in ("b.tok", "a.tok", "._a.tok", ".DS_Store", "in/0.tok", "in/._0.tok", "c.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    expected = [tmp_path / name for name in ("in/0.tok", "a.tok", "b.tok")]
+    assert listed(tmp_path, "*/*.tok", "*.tok") == expected
+    assert listed(tmp_path, "*") == sorted(
+        tmp_path / name for name in ("a.tok", "b.tok", "c.txt", "in")
+    )
+    assert listed(tmp_path / "missing", "*") == listed(tmp_path / ("x" * 300), "*") == []
 
 
 DEEP = "[" * 100_000

@@ -94,6 +94,18 @@ def as_path(name: str | PathLike[str]) -> Path:
     return Path(os.path.expanduser(name))  # `Path.expanduser` raises RuntimeError
 
 
+def listed(folder: Path, *patterns: str) -> list[Path]:
+    """The files and folders like each of these patterns, sorted; none for what is no folder.
+
+    Hidden ones are left out: on some disks macOS adds `._NAME` to every NAME.
+    """
+    paths = list[Path]()
+    for pattern in patterns:
+        with suppress(OSError):  # of a name that is too long
+            paths += sorted(path for path in folder.glob(pattern) if path.name[:1] != ".")
+    return paths
+
+
 @contextmanager
 def open_regular(path: FilePath, *, links: bool = True) -> Iterator[BinaryIO]:
     """Open a file that comes from somebody else for reading; a pipe or a device is not waited for.

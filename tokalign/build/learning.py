@@ -44,6 +44,7 @@ from tokalign.storage import (
     TEMPORARY_SUFFIX,
     appearing,
     as_path,
+    listed,
     locked,
     parse_json,
     private_folder,
@@ -102,7 +103,7 @@ class Collection:
 
     @property
     def tables(self) -> list[Path]:
-        return sorted(self.folder.glob("[!.]*.dictionary.tok"))
+        return listed(self.folder, "*.dictionary.tok")
 
     def settings(self) -> CollectionSettings:
         """The saved settings, or the default ones. Raises: CorpusError if they are broken."""

@@ -16,7 +16,7 @@ from tokalign.cli.output import columns, note, paragraph, show
 from tokalign.errors import MissingAssetError, UsageError, shown
 from tokalign.names.aliases import aliases, check_name, find_alias
 from tokalign.names.memory import COMFORT, machine_memory
-from tokalign.storage import TABLES, cache_folder, shipped
+from tokalign.storage import TABLES, cache_folder, listed, shipped
 
 _NAMES = click.Argument(["names"], nargs=-1, required=True, metavar="NAME...", type=MODEL_WORD)
 
@@ -167,13 +167,13 @@ def _places() -> Iterator[Stored]:
 
 
 def _about_compiled(folder: Path) -> str:
-    languages = sorted(file.name.partition(".")[0] for file in folder.glob("[!.]*.dictionary.tok"))
+    languages = [file.name.partition(".")[0] for file in listed(folder, "*.dictionary.tok")]
     return f"packs compiled for a tokenizer: {', '.join(languages)}"
 
 
 def _folders(folder: Path) -> list[Path]:
     """Those with something in them: a pack that was not compiled to its end leaves an empty one."""
-    return sorted({path.parent for path in folder.glob("*/*")})
+    return sorted({path.parent for path in listed(folder, "*/*")})
 
 
 def _models_in_hub_cache() -> Iterator[Stored]:

@@ -19,7 +19,7 @@ from tokalign.errors import IncompatibleError, shown
 from tokalign.names import hub
 from tokalign.names.published_drafters import AUTO, require_published
 from tokalign.names.registry import resolve
-from tokalign.storage import parse_json
+from tokalign.storage import listed, parse_json
 from tokalign.tables.dflash_config import DFlashConfig
 from tokalign.tables.drafter_config import (
     DrafterShape,
@@ -157,7 +157,7 @@ def _files(name: str) -> tuple[Path, list[Read]]:
     """The folder of a drafter's `config.json`, and what reads its weights files, wherever they
     are."""
     place = resolve(name, hub.CONFIG)
-    here = sorted(place.folder.glob("[!.]*.safetensors"))
+    here = listed(place.folder, "*.safetensors")
     if place.source and not here:
         return place.folder, [partial(hub.read_part, place.source, _WEIGHTS)]
     return place.folder, [partial(_read_part, file) for file in here]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tokalign.errors import MissingAssetError, UsageError
-from tokalign.storage import parse_json
+from tokalign.storage import listed, parse_json
 from tokalign.tokenizer.files import holds_tokenizer
 
 
@@ -80,7 +80,7 @@ def _missing_config(folder: Path) -> list[str]:
 def missing_from_drafter(folder: Path) -> list[str]:
     """The files that a drafter's folder lacks, whose weights may have any name."""
     named = "its weights (*.safetensors, which safetensors.torch.save_file makes of a .bin)"
-    weights = [] if any(folder.glob("[!.]*.safetensors")) else [named]
+    weights = [] if listed(folder, "*.safetensors") else [named]
     if any(folder.glob("model*.safetensors*")):
         weights = _missing_weights(folder)
     return _missing_config(folder) + weights

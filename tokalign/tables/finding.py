@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from functools import lru_cache
 from hashlib import file_digest
 from pathlib import Path
@@ -24,7 +23,7 @@ from typing import Any
 from platformdirs import user_data_path
 
 from tokalign.errors import BundleError, MissingAssetError, UsageError
-from tokalign.storage import TABLES, FileState, as_path, file_state, parse_json, shipped
+from tokalign.storage import TABLES, FileState, as_path, file_state, listed, parse_json, shipped
 from tokalign.tables.bundle import read_header
 from tokalign.tables.header import Header
 
@@ -66,9 +65,8 @@ def learned_folder() -> Path:
 
 
 def table_files(folder: Path, kind: str) -> list[Path]:
-    """The files in a folder, and in the folders in it, that are tables by their names; without the
-    `._NAME` that macOS adds to every NAME on some disks."""
-    return list(_matching(folder, f"[!.]*.{kind}.tok", f"*/[!.]*.{kind}.tok"))
+    """The files in a folder, and in the folders in it, that are tables by their names."""
+    return listed(folder, f"*.{kind}.tok", f"*/*.{kind}.tok")
 
 
 def find_tables(
@@ -137,21 +135,13 @@ def drafter_folders(model_folder: Path | None) -> Iterator[Path]:
 
 def drafters_in(folder: Path) -> Iterator[Path]:
     """The folders in a folder, and in the folders in it, called `drafter` or NAME.drafter."""
-    return filter(
-        Path.is_dir, _matching(folder, "drafter", "*.drafter", "*/drafter", "*/*.drafter")
-    )
+    return filter(Path.is_dir, listed(folder, "drafter", "*.drafter", "*/drafter", "*/*.drafter"))
 
 
 DRAFTER_PATTERNS = ("*drafter/config.json", "*drafter/drafter-*.safetensors")
 """The files of drafters in a repository."""
 
 _PULLED = "pulled"
-
-
-def _matching(folder: Path, *patterns: str) -> Iterator[Path]:
-    for pattern in patterns:
-        with suppress(OSError):  # no folder, such as a name that is too long
-            yield from sorted(folder.glob(pattern))
 
 
 def _folders(model_folder: Path | None) -> Iterable[Path]:

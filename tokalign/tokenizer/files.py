@@ -25,7 +25,7 @@ from tokalign.errors import (
     in_one_line,
     is_complaint,
 )
-from tokalign.storage import open_regular, parse_json
+from tokalign.storage import listed, open_regular, parse_json
 from tokalign.tokenizer.backend import load_library
 from tokalign.tokenizer.limits import MAX_FILE_BYTES, TokenId, check_lengths, shortened
 from tokalign.tokenizer.ranks import holds_ranks, is_tekken, read_ranks, read_tekken
@@ -125,7 +125,7 @@ def open_tokenizer_file(path: Path, supplement: Supplement | None = None) -> Tok
                 f"{path} holds no tokenizer.json, tekken.json, tokenizer.model or *.tiktoken; "
                 "give a model's folder or a tokenizer file"
             )
-        known = next((file for name in _KNOWN for file in _files(path, name)), None)
+        known = next(filter(Path.is_file, listed(path, *_KNOWN)), None)
         data, config_data = files[known.name] if known else b"", files.get(_CONFIG, b"")
     else:
         files, known, config = {}, path, path.with_name(_CONFIG)
@@ -196,19 +196,13 @@ def refusing(path: Path) -> Iterator[None]:
 
 def deciding_files(folder: Path) -> list[Path]:
     """The files in a folder from which mlx-lm makes a tokenizer."""
-    return sorted({file for name in _DECIDING for file in _files(folder, name)})
+    return sorted({*filter(Path.is_file, listed(folder, *_DECIDING))})
 
 
 def holds_tokenizer(folder: Path) -> bool:
     """Whether a folder has a vocabulary, or a program, of which a tokenizer can be made."""
     names = {file.name for file in deciding_files(folder)}
-    return bool(names.difference(_SETTINGS)) or bool(_files(folder, "*token*.py"))
-
-
-def _files(folder: Path, pattern: str) -> list[Path]:
-    """Files by name; none that is hidden, such as `._NAME`, which macOS adds on some disks."""
-    names = (path for path in folder.glob(pattern) if path.name[:1] != ".")
-    return sorted(filter(Path.is_file, names))
+    return bool(names.difference(_SETTINGS)) or any(map(Path.is_file, listed(folder, "*token*.py")))
 
 
 def _read(path: Path) -> bytes:

@@ -53,7 +53,7 @@ from tokalign.runtime.mlx.weights import content_fingerprint, number_format
 from tokalign.runtime.options import CacheOptions
 from tokalign.runtime.rounds import common_prefix
 from tokalign.runtime.written_later import LATER
-from tokalign.storage import contexts_folder, private_folder
+from tokalign.storage import contexts_folder, listed, private_folder
 from tokalign.tables.finding import Note
 
 _LEAST_NEW = 16
@@ -304,7 +304,7 @@ class ContextFiles:
 
     def _refresh(self) -> None:
         """Note files that this process, an earlier one or another one has written, or deleted."""
-        paths = {path.name.partition("-")[0]: path for path in self._folder.glob(f"[!.]*{SUFFIX}")}
+        paths = {path.name.partition("-")[0]: path for path in listed(self._folder, f"*{SUFFIX}")}
         for key, node in list(self._nodes.items()):
             if node.path is not None and key not in paths:
                 del self._nodes[key]

@@ -20,6 +20,7 @@ from tokalign.runtime.mlx.short_head import among_all
 from tokalign.runtime.mlx.taps import KeptRows, taps_of
 from tokalign.runtime.mlx.trained_drafter import TargetEnds, TrainedDrafter
 from tokalign.runtime.rounds import Array
+from tokalign.storage import listed
 from tokalign.tables.drafter_config import DrafterShape
 
 Weights = Mapping[str, Array]
@@ -30,8 +31,7 @@ def read_weights(folder: Path) -> dict[str, Array]:
     if missing := missing_from_drafter(folder):
         raise BundleError(f"{folder} lacks {', '.join(missing)}; fetch a version that has them")
     weights: dict[str, Array] = {}
-    # `._NAME` is what macOS keeps of NAME on some disks.
-    for file in sorted([*folder.glob("[!.]*.safetensors"), *folder.glob("mtp/[!.]*.safetensors")]):
+    for file in listed(folder, "*.safetensors", "mtp/*.safetensors"):
         weights |= load_arrays(file)
     return weights
 
