@@ -300,3 +300,10 @@ def test_a_url_that_leads_nowhere_is_an_error(url: str, message: str) -> None:
         Corpus(find_sources([url]))
     assert "nowhere" in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_package_that_a_url_needs_is_named_with_the_command_that_adds_one() -> None:
+    missing = "not_there is missing"
+    fsspec.register_implementation("absent", "not_there.System", clobber=True, errtxt=missing)
+    with pytest.raises(CorpusError, match=f"{missing}; install .* with: .*install PACKAGE"):
+        find_sources(["absent://x.txt"])

@@ -24,6 +24,7 @@ from urllib.parse import unquote
 import zstandard
 
 from tokalign.errors import CorpusError, is_text
+from tokalign.installation import install_line
 from tokalign.storage import as_path, open_regular
 
 LARGEST_WINDOW = 1 << 27
@@ -267,7 +268,8 @@ def _naming(location: str) -> Iterator[None]:
     except UnsupportedOperation as error:
         raise CorpusError("it is a pipe or a device; save it to a file", path=location) from error
     except ImportError as error:
-        raise CorpusError(f"{error}; install what is missing", path=location) from error
+        remedy = f"install what is missing with: {install_line('PACKAGE')}"
+        raise CorpusError(f"{error}; {remedy}", path=location) from error
     except Exception as error:
         reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
         remedy = "check the address and the network, or fetch the file and give its path"
