@@ -17,6 +17,7 @@ from scripted_scheduler import Script, begun, say, scripted
 from served import request
 
 from tokalign.conversation.answer_form import AnswerForm
+from tokalign.runtime.rounds import Reading
 from tokalign.serve import Settings, streams
 from tokalign.serve import server as server_module
 from tokalign.serve.admission import Refusal
@@ -204,6 +205,25 @@ def test_a_stream_is_never_silent(
             part = client.recv(1 << 16)
             assert part, seen
             seen += part
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_step_of_reading_is_told_in_one_event(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    """go-openai gives up a stream that has more than 300 lines without data before its next."""
+    monkeypatch.setattr(streams, "_SILENCE", 60)
+
+    def read_first(asked: ApiRequest, put: Put) -> None:
+        answer = begun(asked, put)
+        for done in range(asked.max_tokens or 0):
+            put(Reading(done, 9))
+        say(answer, "Wisła", " płynie", ".")
+
+    counts = []
+    for script in (words, read_first):
+        with scripted(monkeypatch, script) as (server, _):
+            body = {**PATHS[path], "stream": True, "max_tokens": 9}
+            counts.append(request(server, "POST", path, body).text.count("\n\n"))
+    assert counts[1] - counts[0] == 9
 
 
 @pytest.mark.parametrize("path", PATHS)

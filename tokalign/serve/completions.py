@@ -137,7 +137,7 @@ class Chats(Rendering):
         """A chunk where the request asks for it; else a comment, as mlx-lm's server writes it."""
         if self._tells_progress:
             return super().reading(reading)
-        return [f": keepalive {reading.done}/{reading.total}\n\n".encode(), self.keep_alive()]
+        return [f": keepalive {reading.done}/{reading.total}\n\n".encode()]
 
     def end(self, choices: Sequence[Choice]) -> Iterator[bytes]:
         if self._wants_usage:
