@@ -185,6 +185,7 @@ MESSAGE_FIELDS: list[tuple[str, Any, str]] = [
 NOT_SERVED = (
     *(("best_of", 2), ("functions", [{"name": "pogoda"}])),
     *(("allowed_token_ids", [5]), ("truncate_prompt_tokens", 5), ("min_tokens", 5)),
+    *(("chat_template", "{{ 1 }}"), ("documents", [{"text": "Wisła"}]), ("prompt_logprobs", 1)),
     ("stop_regex", "a|b"),
     *((name, True) for name in ("include_stop_str_in_output", "use_beam_search")),
 )
