@@ -141,6 +141,8 @@ RESULT = {"type": "tool_result", "tool_use_id": "c", "content": "x"}
 TWO = {"role": "user", "content": [RESULT, RESULT]}
 RETURNED = {"role": "user", "content": [RESULT, RESULT, {"type": "image"}]}
 IMAGE = {"role": "user", "content": [{"type": "input_image"}]}
+FOUND = {"type": "search_result", "content": [{"type": "text", "text": "x"}, 5]}
+READ = {"type": "document", "source": {"type": "content", "content": [{"type": "text"}]}}
 RESPONSE_FIELDS: list[tuple[str, Any, str]] = [
     ("previous_response_id", "resp_1", "send the whole input"),
     ("conversation", "conv_1", "send the whole input"),
@@ -181,6 +183,12 @@ MESSAGE_FIELDS: list[tuple[str, Any, str]] = [
     ),
     ("messages", [TWO, {"role": "critic", "content": "x"}], "messages[1].role"),
     ("messages", [RETURNED], "messages[0].content[2] is of type 'image'"),
+    (
+        "messages",
+        [{"role": "user", "content": [FOUND]}],
+        "messages[0].content[0].content[1] has to",
+    ),
+    ("messages", [{"role": "user", "content": [READ]}], "content[0].source.content[0].text has to"),
 ]
 NOT_SERVED = (
     *(("best_of", 2), ("functions", [{"name": "pogoda"}])),

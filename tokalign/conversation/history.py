@@ -97,7 +97,7 @@ def _part(name: str, part: object, *, strict: bool) -> str:
         text = part.get("text", part.get("refusal"))
         require(isinstance(text, str), f"{name}.text has to be a text, not {{}}", text)
         return str(text)
-    text = _document(part)
+    text = _document(name, part)
     if text is not None:
         return text
     if strict:
@@ -108,7 +108,7 @@ def _part(name: str, part: object, *, strict: bool) -> str:
     return f"[A part of type {str(kind)[:40]} was left out here: this model reads only text.]"
 
 
-def _document(part: Mapping[str, Any]) -> str | None:
+def _document(name: str, part: Mapping[str, Any]) -> str | None:
     """The text of a document, a search result or news of a tool; None for what has none."""
     match part:
         case {"type": "document", "source": {"type": "text", "data": str(text)}}:
@@ -121,9 +121,9 @@ def _document(part: Mapping[str, Any]) -> str | None:
             except (Base64Error, UnicodeDecodeError, ValueError):
                 return None
         case {"type": "document", "source": {"type": "content", "content": content}}:
-            return _titled(part, _joined(content))
+            return _titled(part, _joined(f"{name}.source.content", content))
         case {"type": "search_result", "content": content}:
-            return _titled(part, _joined(content))
+            return _titled(part, _joined(f"{name}.content", content))
         case {"type": "tool_reference", "tool_name": str(tool)} | {
             "type": "tool_addition",
             "tool": {"name": str(tool)},
@@ -140,11 +140,9 @@ def _titled(part: Mapping[str, Any], text: str) -> str:
     return "\n".join([*filter(None, head), text])
 
 
-def _joined(content: object) -> str:
-    parts = [content] if isinstance(content, str) else content
-    return "\n".join(
-        _part("content", part, strict=False) for part in (parts if isinstance(parts, list) else ())
-    )
+def _joined(name: str, content: object) -> str:
+    parts = content if isinstance(content, list) else [content] if isinstance(content, str) else []
+    return "\n".join(_part(path, part, strict=False) for path, part in named(name, parts))
 
 
 def _calls(name: str, calls: object) -> list[Any]:
