@@ -342,10 +342,16 @@ def test_errors_below_a_path_are_in_the_form_of_its_api(server: Server) -> None:
 def test_what_is_not_served_is_not_found(server: Server) -> None:
     for field in ("model", "draft_model", "adapters"):
         expect(server, 404, "someone/else", body={"messages": MESSAGES, field: "someone/else"})
+        body = {"messages": MESSAGES, field: "x" * 20_000}
+        assert len(request(server, "POST", CHAT, body).text) < 1000
+    unknown = {"type": "function", "function": {"name": "x" * 20_000}}
+    body = {"messages": MESSAGES, "tools": [WEATHER], "tool_choice": unknown}
+    assert len(request(server, "POST", CHAT, body).text) < 1000
     for path in ("/v1", "/v1/chat/completions/x"):
         expect(server, 404, path, path=path, body={"messages": MESSAGES})
         assert request(server, "GET", path).status == 404
-    assert len(request(server, "GET", "/v1/" + "x" * 20_000).text) < 1000
+    for path in ("/v1/", "/v1/models/"):
+        assert len(request(server, "GET", path + "x" * 20_000).text) < 1000
     expect(server, 501, "embeddings", path="/v1/embeddings", body={"input": "Wisła"})
 
 

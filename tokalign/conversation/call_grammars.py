@@ -36,7 +36,7 @@ def calls_grammar(
     if choice != ANY_TOOL:
         functions = [function for function in functions if function["name"] == choice]
     if not functions:
-        named = f"names {choice!r}, which is not among tools" if choice else "needs tools"
+        named = f"names {choice[:200]!r}, which is not among tools" if choice else "needs tools"
         raise UsageError(f"tool_choice {named}")
     if form is None:
         raise UsageError(

@@ -175,8 +175,8 @@ class Models:
                 there = "there is none here" if own is None else f"this server has {own!r}"
                 raise Refusal(
                     404,
-                    f"the {kind} {name!r} is not served: {there}; others can be loaded if it is "
-                    "started with --allow-model-switching",
+                    f"the {kind} {name[:200]!r} is not served: {there}; others can be loaded if it "
+                    "is started with --allow-model-switching",
                     code="model_not_found",
                 )
 
