@@ -13,8 +13,9 @@ from random_models import random_model
 from scipy.stats import chisquare
 
 from tokalign.runtime.mlx import noise
-from tokalign.runtime.mlx.draft_session import DraftModelSession, ToTargetIds
+from tokalign.runtime.mlx.draft_session import DraftModelSession
 from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.runtime.mlx.to_target_ids import ToTargetIds
 from tokalign.tables.alignment import FirstIds
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.vocabulary import DraftId, TargetId

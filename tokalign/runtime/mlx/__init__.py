@@ -4,7 +4,8 @@ session.py              passes of a model over whole contexts, counted
     passes_ahead.py         those that run ahead of the host
     taps.py                 hidden states and layers' outputs of passes, for a drafter
     hidden_states.py        finding a model's head, and what goes into it
-    draft_session.py        the draft model's: top-k ids, and chains drawn over target ids
+    draft_session.py        the draft model's: top-k ids, and chains
+    to_target_ids.py        the same drawn over target ids
 cache.py                a model's cache, kept in step with the contexts that it is given
     layers.py               taking positions back, whatever a layer's kind; which ids it holds
     contexts.py             caches of earlier requests, with which later ones go on

@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import ModelSession, top_k
 from tokalign.runtime.mlx.short_head import ShortHead, frequent_rows
+from tokalign.runtime.mlx.to_target_ids import ToTargetIds
 from tokalign.runtime.rounds import Array
-from tokalign.tables.alignment import NO_TOKEN, FirstIds
+from tokalign.tables.alignment import FirstIds
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.vocabulary import DraftId
 
@@ -99,13 +100,14 @@ class DraftModelSession(ModelSession[DraftId]):
         part = self._without(ids)
         if self._leaves_none_out:
             return part
-        is_short = len(part) < _BEGINNING + _END // 2
-        if self._left_out and (is_short or self.shared_with(part) <= _BEGINNING):
-            self._left_out, part = 0, list(ids)  # it is another text
+        shared, is_short = self.shared_with(part), len(part) < _BEGINNING + _END // 2
+        if self._left_out and (is_short or shared <= _BEGINNING):  # it is another text
+            self._left_out = 0
+            return self._part(ids)
         # Once ids are left out, not for a few guesses: there has to be room for as many again.
         least = (_BEGINNING + _END) * (2 if self._left_out else 1)
         is_full = least < self._most - _MARGIN < len(part)
-        if is_full or len(part) - self.shared_with(part) > _WHOLE:
+        if is_full or len(part) - shared > _WHOLE:
             self._left_out = max(0, len(ids) - _BEGINNING - _END)
             part = self._without(ids)
         return part
@@ -328,48 +330,3 @@ def _best(row: Array, among: NDArray[np.uint32] | None, count: int) -> tuple[Arr
         return ids, values
     [chosen], [values] = top_k(values[None], count)
     return ids[chosen], values
-
-
-class ToTargetIds:
-    """A draft model's probabilities over the first target ids of its tokens, on the device.
-
-    ids: the draft ids that the columns of rows are of. Those beyond the tokenizer's, with which a
-    model is padded, stand for none.
-    counts: how many target ids each draft id stands for.
-    """
-
-    def __init__(self, firsts: FirstIds, ids: NDArray[Any]) -> None:
-        self.firsts, known = firsts, firsts.first
-        first = np.where(ids < len(known), known[np.minimum(ids, len(known) - 1)], NO_TOKEN)
-        self.size = int(first.max(initial=NO_TOKEN)) + 1
-        # Those that have none are in a column of their own, which is cut off.
-        self._first = mx.array(np.where(first == NO_TOKEN, self.size, first))
-        self.mask = mx.array(np.where(first == NO_TOKEN, -np.inf, 0).astype(np.float32))
-        self.counts = mx.array(firsts.counts)
-
-    def logits(self, rows: Array) -> Array:
-        """f32[rows, up to the last target id] of rows f32[rows, columns]: the probabilities of
-        draft ids with the same first id add up; -inf where there is none."""
-        rows = rows + self.mask
-        highest = rows.max(axis=-1, keepdims=True)
-        sums = mx.zeros((self.size + 1, rows.shape[0]))  # a column takes five times as long
-        sums = sums.at[self._first].add(mx.exp(rows - highest).T)
-        return mx.log(sums[: self.size].T) + highest
-
-    def expect(self, logprobs: Array, sampler: Sampling, positions: Sequence[int]) -> Array:
-        """Log-probabilities f[rows, columns] that the target draws what an id stands for: as
-        `Sampling.expect` for its first target id, shared as the draft shares that.
-
-        logprobs: -inf for ids that stand for none.
-        """
-        if not sampler.filters:  # the same without adding up
-            return sampler.expect(logprobs, positions, (self._first, self.size + 1))
-        own = self.logits(logprobs)
-        gained = mx.where(own > -mx.inf, sampler.expect(own, positions) - own, -mx.inf)
-        gained = mx.pad(gained, [(0, 0), (0, 1)], constant_values=-mx.inf)
-        return logprobs + gained[:, self._first]
-
-    def most_probable(self, row: Array, chosen: Array) -> Array:
-        """The column i[1] of the most probable id of a row f[1, columns] that begins with `chosen`,
-        a target id i[1]."""
-        return mx.argmax(mx.where(self._first == chosen, row, -mx.inf), axis=-1)
