@@ -22,7 +22,8 @@ from mlx_lm.models.cache import LRUPromptCache, make_prompt_cache
 from mlx_lm.sample_utils import make_sampler
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from places import DEMO
-from random_models import plainly, random_model
+from random_models import VOCABULARY, plainly, random_model
+from small_tokenizers import of_merges
 from transformers import PreTrainedTokenizerFast
 
 import tokalign
@@ -30,6 +31,7 @@ from tokalign.api.objects import as_tokenizer
 from tokalign.errors import ContextLengthError, UsageError
 from tokalign.installation import install_line
 from tokalign.runtime.chat import encode_prompt
+from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import Roles
@@ -126,6 +128,38 @@ def test_a_cache_goes_on_from_call_to_call(pair: dict[str, Any], options: dict[s
         text += [response.token for response in found]
         layers = len(pair["model"].layers)
         assert {layer.offset for layer in cache[:layers]} == {len(text)}
+
+
+SAMPLINGS = [Sampling(), Sampling(temperature=0.8, seed=3)]
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=["greedy", "sampled"])
+@pytest.mark.parametrize("tokenizers", ["two tokenizers", "one tokenizer"])
+def test_a_cache_goes_on_after_a_prompt_of_which_a_draft_model_reads_a_part(
+    pair: dict[str, Any], tokenizers: str, sampling: Sampling
+) -> None:
+    """The draft model's cache holds none then, or all where mlx-lm would trim both alike."""
+    if is_one := tokenizers == "one tokenizer":
+        shared = of_merges(bytes(range(VOCABULARY)), [])
+        pair = {"draft_tokenizer": shared, "draft_model": random_model(1)}
+        pair |= {"tokenizer": shared, "model": random_model()}
+    draw, cache, text = Random(3), new_cache(pair), list[int]()
+    drafting = {"method": "draft", "num_draft_tokens": 3}
+    how: dict[str, Any] = {"max_tokens": 8, "sampling": sampling, **pair}
+    for count in (600, 20):
+        new = [draw.randrange(1, VOCABULARY) for _ in range(count)]
+        text += new
+        stream = tokalign.stream_generate(prompt=new, prompt_cache=cache, **how, **drafting)
+        found = [(response.token, cache[-1].offset) for response in stream]
+        plain = tokens(prompt=text, method="plain", **how)
+        assert [token for token, _ in found] == plain
+        text += plain
+        assert cache[0].offset == len(text)
+        if is_one:
+            assert cache[-1].offset == len(text)
+        else:
+            assert 132 <= max(read for _, read in found) < 256
+            assert cache[-1].offset == 0
 
 
 @pytest.mark.parametrize("read", [0, 16, 32])
