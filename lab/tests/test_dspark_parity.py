@@ -115,7 +115,7 @@ def test_dspark_guesses_as_theirs(layout: str, accepted: tuple[int, ...], tmp_pa
     )
     reference.bind_embed(embedding_of(model))
     reference.bind_lm_head(ours.own_logits)
-    known, contexts, read = ours.begin(0), reference.make_ctx_cache(), 0
+    known, contexts, read = ours.new_cache(0), reference.make_ctx_cache(), 0
     for last, taps in Rounds(model, accepted):
         hidden = ours.hidden(last, taps, known)
         logits = ours.own_logits(hidden)
@@ -173,7 +173,7 @@ def test_dflash_2_guesses_as_theirs(
         folder = write_block_drafter(tmp_path / "quantized", drafter, config)
     ours = read_drafter(folder, model)
     reference.bind(model)
-    known, cache, guesses = ours.begin(0), reference.make_cache(), ours.config.guesses
+    known, cache, guesses = ours.new_cache(0), reference.make_cache(), ours.config.guesses
     for number, (last, taps) in enumerate(Rounds(model, accepted)):
         hidden = ours.hidden(last, taps, known)
         logits = ours.own_logits(hidden)

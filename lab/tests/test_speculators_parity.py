@@ -187,7 +187,7 @@ def test_a_block_is_guessed_as_theirs(network: str, tmp_path: Path) -> None:
     ids, states = read_text(2)
     text, width = torch.tensor(ids)[None], torch.zeros(1, LENGTH, WIDTH)
     assert ours.config.target_layer_ids == (0, 1)
-    known = ours.begin(0)
+    known = ours.new_cache(0)
     anchored = theirs.config.sample_from_anchor
     begin = 0
     for anchor in (3, 4, 9, 16, 30):

@@ -66,7 +66,7 @@ def test_alone_each_guess_follows_the_one_before(kind: str, sampling: str | None
     other = opened()
     other.logits(ids[:-1])
     _, taps = other.take_taps(ids, 0)
-    hidden = network.hidden(9, taps, network.begin(0))
+    hidden = network.hidden(9, taps, network.new_cache(0))
     logits, last = network.own_logits(hidden), 9
     assert len(chain) == network.config.guesses == 6 - (kind[:6] == "DFlash")
     for place, token in enumerate(chain):

@@ -67,7 +67,7 @@ def test_blocks_of_a_batch_are_those_that_the_drafter_gives_one_by_one(shape: st
             outputs.model(mx.array([window[: place + 1]]))
             taps = outputs.take()[: place + 1].astype(mx.float16)
             committed = int(batch.following[number, index, 0])
-            expected = drafter.hidden(committed, taps, drafter.begin(0))
+            expected = drafter.hidden(committed, taps, drafter.new_cache(0))
             assert mx.allclose(states[number, index], expected, 2e-3, 2e-3)
 
 

@@ -10,6 +10,7 @@ from tokalign.runtime.draft.neural import DRAFTER, ModelDrafter
 from tokalign.runtime.mlx.beam_search import DEFAULT_SHAPE, SOURCE, BeamSession, BeamShape
 from tokalign.runtime.mlx.dflash_session import DFlashSession, Guess
 from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.runtime.mlx.trained_drafter import DrafterSession
 from tokalign.runtime.options import DEFAULT_ALTERNATIVES
 from tokalign.runtime.rounds import Context, Proposal
 from tokalign.tables.token_tree import TokenTree
@@ -96,13 +97,14 @@ class BlockDrafter(ModelDrafter):
 
 
 def with_trained(
-    session: BeamSession | DFlashSession,
+    session: DrafterSession,
     length: int | None = None,
     *,
     sampler: Sampling | None,
     branches: bool = True,
 ) -> ModelDrafter:
     """The drafter of one request with a trained drafter's session. Arguments: as for its kind."""
-    if isinstance(session, DFlashSession):
-        return BlockDrafter(session, length, sampler=sampler)
-    return BeamDrafter(session, length, sampler=sampler, branches=branches)
+    if isinstance(session, BeamSession):
+        return BeamDrafter(session, length, sampler=sampler, branches=branches)
+    assert isinstance(session, DFlashSession)
+    return BlockDrafter(session, length, sampler=sampler)

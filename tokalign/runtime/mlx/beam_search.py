@@ -15,7 +15,7 @@ Source: ReDrafter (Cheng et al., 2024), section 3.2.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import exp, isfinite
 from typing import NamedTuple, TypeAlias
 
@@ -23,7 +23,7 @@ import mlx.core as mx
 
 from tokalign.runtime.mlx.sampling import Sampling, expected
 from tokalign.runtime.mlx.session import top_k, wait
-from tokalign.runtime.mlx.short_head import ShortHead
+from tokalign.runtime.mlx.trained_drafter import DrafterSession
 from tokalign.runtime.rounds import Array, Meanwhile, nothing
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
@@ -78,9 +78,6 @@ class Beams(NamedTuple):
 State: TypeAlias = tuple[Array, ...]
 """What a drafter knows after the ids of some beams: arrays with a row for each beam."""
 
-Step: TypeAlias = Callable[[State, Array], tuple[State, Array]]
-"""A drafter's step: (state, ids i[beams]) -> (state after them, logits f[beams, vocabulary])."""
-
 
 def of_beams(state: State, beams: Array) -> State:
     """The states of the beams i[n], which may repeat."""
@@ -93,12 +90,8 @@ def _padded(rows: Array, width: int, value: float) -> Array:
     return mx.pad(rows, [(0, missing), (0, 0)], constant_values=value) if missing else rows
 
 
-class BeamSession(ABC):
-    """A drafter of one request, beside the target's session, from whose latest pass it goes on; it
-    answers None before the first. passes: of the drafter so far. head: its own, of its text."""
-
-    passes = 0
-    head: ShortHead | None = None
+class BeamSession(DrafterSession, ABC):
+    """A drafter of one request; it answers None before the target's first pass."""
 
     @abstractmethod
     def begin(self, ids: Sequence[TargetId]) -> tuple[State, Array] | None:
@@ -107,7 +100,7 @@ class BeamSession(ABC):
 
     @abstractmethod
     def step(self, state: State, ids: Array) -> tuple[State, Array]:
-        """See `Step`."""
+        """State after the ids i[beams], and logits f[beams, vocabulary]; one pass, lazy."""
 
     def search(
         self,

@@ -56,10 +56,13 @@ class CachedDrafter(TrainedDrafter):
     def logits(self, outputs: Array) -> Array:
         """Outputs f[n, width] -> logits f[n, vocabulary of the target], -inf for ids that its head
         does not know."""
-        return self._ends.unembed(self.normed(outputs).astype(self._ends.dtype))
+        return self.unembed(self.normed(outputs))
+
+    def new_cache(self, position: int) -> list[Any]:
+        return [KVCache() for _ in self.layers]
 
     def layers_after(self, watched: Array) -> list[Any]:
-        cache = [KVCache() for _ in self.layers]
+        cache = self.new_cache(0)
         self.read(mx.array([0]), self.states(watched), cache, "causal")
         return cache
 
@@ -68,32 +71,26 @@ class CachedDrafter(TrainedDrafter):
 
 
 class CachedSession(BeamSession):
-    """A drafter with a cache, of one request. target: was opened with its `watch`. Of a context
-    that a cache brings along, it knows only what the target reads now.
+    """A drafter with a cache, of one request.
 
     Its state after some beams is the outputs f[beams, width] of their last ids, and which rows
     after the committed ones each of them sees, bool[beams, rows], itself included.
     """
 
     def __init__(self, drafter: CachedDrafter, target: TargetModelSession) -> None:
-        self._positions, self._target = RowPositions(), target
-        self._drafter: CachedDrafter = with_row_positions(drafter, self._positions)
-        self._cache: list[Any] = []
-        self._begin = self._end = 0  # the ids whose hidden states the cache has read
-        self._depth = 0  # of the search under way
+        self._positions = RowPositions()
+        super().__init__(with_row_positions(drafter, self._positions), target)
+        self._depth = self._guesses = 0  # of the latest search, whose guesses the cache has read
 
     def begin(self, ids: Sequence[TargetId]) -> tuple[State, Array] | None:
-        begin, watched = self._target.take_taps(ids, self._end)
-        if watched is None:
+        if (watched := self._unread(ids)) is None:
             return None
-        if begin != self._end or not self._cache:
-            self._cache = [KVCache() for _ in self._drafter.layers]
-            self._begin = begin
         for layer in self._cache:
-            layer.trim(layer.offset - (begin - self._begin))
-        self._end, self._depth = len(ids) - 1, 0
-        self._positions.now = mx.arange(begin + 1, len(ids))
-        following = mx.array([*ids[begin + 1 :]], mx.uint32)
+            layer.trim(self._guesses)
+        self._depth = self._guesses = 0
+        begin = len(ids) - len(watched)
+        self._positions.now = mx.arange(begin, len(ids))
+        following = mx.array([*ids[begin:]], mx.uint32)
         states = self._drafter.states(watched)
         outputs = self._drafter.read(following, states, self._cache, "causal")[-1:]
         return (outputs, mx.zeros((1, 0), mx.bool_)), self._drafter.logits(outputs)
@@ -102,8 +99,9 @@ class CachedSession(BeamSession):
         (before, sees), beams = state, len(ids)
         self._depth += 1
         self._positions.now = mx.full((beams,), self._end + self._depth)
+        committed = mx.ones((beams, self._cache[0].offset - self._guesses), mx.bool_)
         sees = mx.concatenate([sees, mx.eye(beams, dtype=mx.bool_)], axis=1)
-        committed = mx.ones((beams, self._end - self._begin), mx.bool_)
+        self._guesses = sees.shape[1]
         mask = mx.concatenate([committed, sees], axis=1)
         outputs = self._drafter.read(ids, before, self._cache, mask)
         return (outputs, sees), self._drafter.logits(outputs)

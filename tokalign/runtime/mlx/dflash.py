@@ -181,12 +181,11 @@ class DFlashDrafter(TapsDrafter):
         return DFlashSession(self, target)
 
     def layers_after(self, watched: Array) -> list[WindowCache]:
-        known = self.begin(0)
+        known = self.new_cache(0)
         self.hidden(0, watched, known)
         return known
 
-    def begin(self, position: int) -> list[WindowCache]:
-        """An empty context, whose first id is at `position`."""
+    def new_cache(self, position: int) -> list[WindowCache]:
         known = [WindowCache(layer.self_attn.most + 1) for layer in self.layers]
         for cache in known:
             cache.skip(position)

@@ -12,13 +12,12 @@ import mlx.nn as nn
 
 from tokalign.runtime.mlx.sampling import Sampling, expected
 from tokalign.runtime.mlx.session import TargetModelSession, top_k, wait
-from tokalign.runtime.mlx.short_head import ShortHead
+from tokalign.runtime.mlx.trained_drafter import DrafterSession
 from tokalign.runtime.rounds import Array, Meanwhile, nothing
 from tokalign.tokenizer.vocabulary import TargetId
 
 if TYPE_CHECKING:
     from tokalign.runtime.mlx.dflash import DFlashDrafter
-    from tokalign.runtime.mlx.window_cache import WindowCache
 
 Listed: TypeAlias = list[tuple[TargetId, float]]
 """Ids and their log-probabilities, the most probable first."""
@@ -35,18 +34,12 @@ class Guess(NamedTuple):
     links: list[dict[TargetId, Listed]]
 
 
-class DFlashSession:
-    """The drafter of one request, beside the target's session, whose taps it reads. passes: so far.
-    most: ids that it guesses. Of a context that a cache brings along, it knows what is read now.
-    head: its own, of its text."""
-
-    head: ShortHead | None = None
+class DFlashSession(DrafterSession):
+    """A block drafter of one request. most: ids that it guesses."""
 
     def __init__(self, drafter: DFlashDrafter, target: TargetModelSession) -> None:
-        self._drafter, self._target = drafter, target
-        self._known: list[WindowCache] = []
-        self._end = 0  # of what they know
-        self.passes, self.most = 0, drafter.config.guesses
+        super().__init__(drafter, target)
+        self.most = drafter.config.guesses
 
     def draft(
         self,
@@ -61,16 +54,12 @@ class DFlashSession:
         probabilities are the drafter's own. meanwhile: is done before the host waits. Empty before
         the target's first pass.
         """
-        begin, taps = self._target.take_taps(ids, self._end)
-        if taps is None:
+        if (taps := self._unread(ids)) is None:
             return Guess([], [])
-        if begin != self._end or not self._known:
-            self._known = self._drafter.begin(begin)
-        self._end = len(ids) - 1
         if self.head is not None:
             self.head.follow(ids)
         self.passes += 1
-        hidden = self._drafter.hidden(ids[-1], taps, self._known)
+        hidden = self._drafter.hidden(ids[-1], taps, self._cache)
         logits = self._drafter.own_logits(hidden).astype(mx.float32)
         positions = range(len(ids), len(ids) + self.most)
         rows = expected(sampler, self._drafter.among_all(logits), positions)

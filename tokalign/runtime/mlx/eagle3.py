@@ -87,13 +87,7 @@ class Eagle3Drafter(TapsDrafter, CachedDrafter):
         return "lm_head" in self or (self.config.tie_word_embeddings and "embed_tokens" in self)
 
     def logits(self, outputs: Array) -> Array:
-        if "lm_head" in self:
-            logits = self.lm_head(self.normed(outputs))
-        elif self.has_head:
-            logits = self.embed_tokens.as_linear(self.normed(outputs))
-        else:
-            logits = super().logits(outputs)
-        return self.among_all(logits)
+        return self.among_all(super().logits(outputs))
 
 
 def _in_window(mask: Any, rows: int, cache: Any, window: int) -> Array:

@@ -104,7 +104,7 @@ class Gemma4Assistant(TrainedDrafter):
         if "masked_embedding" in self:
             logits = self.masked_embedding(x, self.embed_tokens)
         else:
-            logits = self.lm_head(x) if "lm_head" in self else self.embed_tokens.as_linear(x)
+            logits = self.unembed(x)
         return self.post_projection(x), logits
 
     def seen(self, layers: Sequence[Any]) -> Seen:
@@ -116,12 +116,12 @@ class Gemma4Assistant(TrainedDrafter):
 
 
 class AssistantSession(BeamSession):
-    """An assistant of one request. target: keeps the hidden states of its passes. Its state after
-    some beams is what their next step reads, f[beams, width]."""
+    """An assistant of one request. Its state after some beams is what their next step reads,
+    f[beams, width]."""
 
     def __init__(self, drafter: Gemma4Assistant, target: TargetModelSession) -> None:
-        self._positions, self._target = RowPositions(), target
-        self._drafter: Gemma4Assistant = with_row_positions(drafter, self._positions)
+        self._positions = RowPositions()
+        super().__init__(with_row_positions(drafter, self._positions), target)
         self._position = 0
         self._seen: Seen = {}
 

@@ -144,10 +144,10 @@ class RecurrentDrafter(TrainedDrafter):
 
 
 class RecurrentSession(BeamSession):
-    """A recurrent drafter of one request. target: keeps the hidden states of its passes."""
+    """A recurrent drafter of one request."""
 
     def __init__(self, drafter: RecurrentDrafter, target: TargetModelSession) -> None:
-        self._drafter, self._target = drafter, target
+        super().__init__(drafter, target)
         on_cpu = mx.default_device().type == mx.cpu
         self._advance = drafter.advance if on_cpu else drafter.compiled_advance
 

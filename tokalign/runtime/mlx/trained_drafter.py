@@ -4,7 +4,7 @@ of the target."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,10 +21,9 @@ from tokalign.runtime.mlx.taps import KeptRows, state_rows
 from tokalign.runtime.mlx.weights import embedding_of, weight_bytes
 from tokalign.runtime.rounds import Array
 from tokalign.tables.drafter_config import DrafterShape, StateShape
+from tokalign.tokenizer.vocabulary import TargetId
 
 if TYPE_CHECKING:
-    from tokalign.runtime.mlx.beam_search import BeamSession
-    from tokalign.runtime.mlx.dflash_session import DFlashSession
     from tokalign.runtime.mlx.session import TargetModelSession
 
 
@@ -92,8 +91,12 @@ class TrainedDrafter(nn.Module, ABC):  # type: ignore[misc]
         return state_rows(model)
 
     @abstractmethod
-    def session(self, target: TargetModelSession) -> BeamSession | DFlashSession:
+    def session(self, target: TargetModelSession) -> DrafterSession:
         """Itself for one request, beside the target's session, which was opened with `watch`."""
+
+    def new_cache(self, position: int) -> list[Any]:
+        """An empty cache of its own, if it has one, of a text that is known from `position` on."""
+        return []
 
     def layers_after(self, watched: Array) -> list[Any]:
         """A cache of its own that has read what `watch` keeps of an id, lazy, if it has one."""
@@ -101,7 +104,7 @@ class TrainedDrafter(nn.Module, ABC):  # type: ignore[misc]
 
     def short_session(
         self, target: TargetModelSession, ids: NDArray[np.uint32] | None
-    ) -> BeamSession | DFlashSession:
+    ) -> DrafterSession:
         """The same with the target's head shortened to these ids, as far as it has no other."""
         rows = None if self.has_head or ids is None else frequent_rows(target.model, ids)
         if rows is None:
@@ -111,6 +114,14 @@ class TrainedDrafter(nn.Module, ABC):  # type: ignore[misc]
         session = twin.session(target)
         session.head = head
         return session
+
+    def unembed(self, x: Array) -> Array:
+        """f[..., width] -> logits of its head, or of the target's."""
+        if "lm_head" in self:
+            return self.lm_head(x)
+        if self.has_head:
+            return self.embed_tokens.as_linear(x)
+        return self._ends.unembed(x.astype(self._ends.dtype))
 
     @property
     def dtype(self) -> Any:
@@ -126,3 +137,30 @@ class TrainedDrafter(nn.Module, ABC):  # type: ignore[misc]
     def step_bytes(self) -> int:
         """How many bytes of weights a pass reads, those of the target's head included."""
         return weight_bytes(self) + (0 if self.has_head else self._ends.head_bytes)
+
+
+class DrafterSession:
+    """A drafter of one request, which goes on from the latest pass of the target's session. That
+    one was opened with `watch`.
+
+    passes: of the drafter so far. head: its own, of its text.
+    Of a context that a cache brings along, it knows only what the target reads now.
+    """
+
+    passes = 0
+    head: ShortHead | None = None
+
+    def __init__(self, drafter: Any, target: TargetModelSession) -> None:
+        self._drafter, self._target = drafter, target
+        self._cache: list[Any] = []
+        self._end = 0  # of what this has read
+
+    def _unread(self, ids: Sequence[TargetId]) -> Array | None:
+        """What `watch` has kept of the ids that the cache lacks, f[n, ...], but for the last one;
+        None before the target's first pass. Where ids between are not known, the cache is new."""
+        begin, rows = self._target.take_taps(ids, self._end)
+        if rows is not None:
+            if begin != self._end or not self._cache:
+                self._cache = self._drafter.new_cache(begin)
+            self._end = len(ids) - 1
+        return rows
