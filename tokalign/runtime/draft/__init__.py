@@ -13,6 +13,7 @@ tree.py                 one tree of all sources
 How much to draft is decided in every round, from what passes cost and what was accepted:
 
 controller.py           the decision, and what is learned of a round's time
+    free_offers.py          what the free sources offer, and how often they are asked
     model_drafts.py         what models are expected to draft, and what is learned of it
     losses.py               what drafting has lost
     costs.py                what is learned of times

@@ -26,14 +26,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tokalign.runtime.draft.costs import BARE, KEEPING, MAX_DRAFT, MAX_IDS, LearnedCosts, Plan
+from tokalign.runtime.draft.costs import HICCUP, MAX_DRAFT, MAX_IDS, LearnedCosts, Plan
+from tokalign.runtime.draft.free_offers import FreeOffers
 from tokalign.runtime.draft.knowledge import NO_OFFER, NO_TIME, Knowledge
 from tokalign.runtime.draft.losses import Losses
 from tokalign.runtime.draft.model_drafts import DraftingModel, ModelDraft
 from tokalign.runtime.draft.neural import ModelDrafter
 from tokalign.runtime.draft.tree import TreeDrafter
 from tokalign.runtime.rounds import Context, Drafter, Proposal, Round
-from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
+from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
 _WAIT = Proposal()
@@ -46,16 +47,6 @@ and the second may compile, and one that does not run ahead. The one before that
 
 _TIMING = _BARE, _BARE, _WAIT
 """The same now and then, to notice a change of the consumer or the machine."""
-
-_MEMORY = 32
-"""Offers that their mean looks back on."""
-
-_ASKING_SHARE, _ASKING_MEMORY = 0.01, 8
-"""The share of plain decoding's time that asking may take; a quarter of it while drafting rests."""
-
-_HICCUP = 2.0
-"""A round, and the drafting in it, count as at most this many times what was expected: other
-programs may delay them, and a stopped process goes on later."""
 
 _ASKING_SECONDS = 0.05
 """Free sources take less: noise that no pass hid takes a CPU 30 ms for 152,000 ids."""
@@ -80,19 +71,18 @@ class Controller(Drafter):
         *models: ModelDrafter,
         timed: bool = True,
     ) -> None:
-        self._knowledge, self._free, self.is_timed = knowledge, free, timed
+        self._knowledge, self.is_timed = knowledge, timed
+        self._free, self._offers = free, FreeOffers(free, knowledge, timed=timed)
         self.costs: LearnedCosts = knowledge.costs
         self._models = [DraftingModel(model, knowledge, fixed=not timed) for model in models]
         for model in models:
             model.meanwhile = free.ask_ahead
-        self.losses, self._offers = knowledge.losses.next_request(), knowledge.offers
+        self.losses = knowledge.losses.next_request()
         self._models_losses = knowledge.models_losses.next_request()
         self._timing = [*_FIRST_TIMING] if timed and not knowledge.rounds else []
         self._before, self._now = _WAIT, _WAIT  # the proposals of the latest two rounds
         self._begun = self._had_tree = False
-        self._opens = True  # whether the free sources had read nothing before this round
         self._rounds = -1  # of all requests, after the latest one of this
-        self._until_asked, self._asking, self._asked_beside = 0, 0.0, False
         self._drafted: list[tuple[ModelDraft, TokenTree[TargetId]]] = []  # in this round
         self._unread = 0  # ids that the models of this round had to read
 
@@ -105,9 +95,8 @@ class Controller(Drafter):
             model.waited += 1
         knowledge.plain_timings.count()
         knowledge.doubts.count()
-        self._before, self._drafted, self._asked_beside = self._now, [], False
-        self._unread = 0
-        self._opens = not self._free.has_read
+        self._before, self._drafted, self._unread = self._now, [], 0
+        self._offers.begin_round()
         self._now = self._plan(context, limit) if limit else _WAIT
         return self._now
 
@@ -127,7 +116,7 @@ class Controller(Drafter):
         wanted = self._model_draft(context, limit)
         # Beside a model that may draft, the free sources grow no whole tree.
         over = wanted.plan if wanted and not (wanted.trial or wanted.reading) else NO_OFFER
-        offer, plan = self._ask(context, limit, over=over)
+        offer, plan = self._offers.ask(context.ids, limit, costs, under_way=under_way, over=over)
         if learns and self._is_poor_time(plan, over):
             knowledge.plain_timings.tried()
             self._timing = [*_TIMING]
@@ -149,8 +138,8 @@ class Controller(Drafter):
                 return Proposal(tree=offer)
         if rests:
             return _BARE
-        waits = wanted is not None and (wanted.trial or self._pays(wanted.plan))
-        waits = waits or (self._free.can_offer and self._offers > 0)
+        waits = wanted is not None and (wanted.trial or self.costs.pays(wanted.plan))
+        waits = waits or (self._free.can_offer and self._offers.mean > 0)
         return _WAIT if waits or not self.is_timed else _KEEP
 
     def _next_timing(self) -> Proposal | None:
@@ -165,17 +154,14 @@ class Controller(Drafter):
             self._timing = [*_FIRST_TIMING[1:]]
         return self._timing.pop(0) if self._timing else None
 
-    def _pays(self, plan: Plan) -> bool:
-        return plan.rate * self.costs.plain > 1.0
-
     def _is_better(self, draft: ModelDraft, offered: Plan, room: int) -> bool:
         """Whether a model is to draft, in place of what the free sources offer. Where it has to
         read, the rest of the answer, of at most `room` ids, has to be expected to save that time.
         """
-        plan = draft.plan
+        pays = self.costs.pays(draft.plan)
         if draft.trial or not draft.reading:
-            return draft.trial or (self._pays(plan) and plan.rate > offered.rate)
-        if not self._pays(plan) and not self._models_losses.allow(draft.reading / self.costs.plain):
+            return draft.trial or (pays and draft.plan.rate > offered.rate)
+        if not pays and not self._models_losses.allow(draft.reading / self.costs.plain):
             return False
         return draft.saves_reading(room)
 
@@ -196,42 +182,11 @@ class Controller(Drafter):
         """Whether the pass of this round has begun already."""
         return self._before.run_ahead and self.costs.runs_ahead
 
-    def _ask(
-        self, context: Context, limit: int, *, over: Plan = NO_OFFER
-    ) -> tuple[TokenTree[TargetId], Plan]:
-        """The free sources' best tree, and its plan; asked seldom where it cannot be used.
-
-        over: what a model would draft; if that pays, only what may be better is looked for.
-        """
-        knowledge, costs = self._knowledge, self.costs
-        under_way = self._is_under_way
-        self._until_asked -= 1
-        self._asked_beside = under_way and self._free.can_offer and self._until_asked <= 0
-        if not self._free.can_offer or (under_way and not self._asked_beside):
-            return EMPTY_TREE, Plan(0, 1.0 / costs.rows(1))
-        hopeful = self.is_timed and knowledge.long_drafts.is_due
-        tree, plan = self._free.offer(
-            context.ids,
-            limit,
-            costs.by_proposed(min(limit, self._free.most), hopeful=hopeful),
-            quick=under_way,  # without noise, which takes long where no pass hides it
-            over=over.rate if self._pays(over) else 0.0,
-        )
-        self._offers += (self._worth(plan) - self._offers) / _MEMORY
-        knowledge.offers = self._offers
-        return tree, plan
-
-    def _worth(self, plan: Plan) -> float:
-        """What an offer of the free sources is expected to save, in plain passes."""
-        if not plan.length:
-            return -self.costs.overlap
-        return plan.tokens - plan.tokens / (plan.rate * self.costs.plain)
-
     def _is_poor_time(self, offered: Plan, by_model: Plan) -> bool:
         """Whether to time plain decoding now, if that is due: where no model would draft and the
         offer is no better than usual. Three rounds of a long copy may be a seventh of an answer."""
         timings = self._knowledge.plain_timings
-        is_poor = not self._pays(by_model) and self._worth(offered) <= self._offers
+        is_poor = not self.costs.pays(by_model) and not self._offers.is_rich(offered, self.costs)
         return timings.is_overdue or (timings.is_due and is_poor)
 
     @property
@@ -247,7 +202,7 @@ class Controller(Drafter):
         for model in self._may_ask:
             plan = model.best(self.costs, limit)
             reading = model.reading(context.ids) if self.is_timed else 0.0
-            trial = self.is_timed and not self._pays(plan) and model.known.trials.is_due
+            trial = self.is_timed and not self.costs.pays(plan) and model.known.trials.is_due
             if trial and reading >= _LITTLE * self.costs.plain:
                 trial = self._models_losses.allow(reading / self.costs.plain)
             drafts.append(ModelDraft(model, plan, trial, reading))
@@ -255,9 +210,8 @@ class Controller(Drafter):
             return None
         best = max(drafts, key=lambda draft: (draft.trial, draft.plan.rate))
         resting = [losses for losses in self._own_losses if losses.is_resting]
-        if (best.trial or self._pays(best.plan)) and self._forbids(best.plan, *resting, by=best):
-            return None
-        return best
+        drafts_now = best.trial or self.costs.pays(best.plan)
+        return None if drafts_now and self._forbids(best.plan, *resting, by=best) else best
 
     def _draft(
         self,
@@ -277,7 +231,7 @@ class Controller(Drafter):
         passes, counts, waited = 0, dict[str, int](), 0.0
         for draft in drafts:
             model, plan, length = draft.model, draft.plan, draft.plan.length
-            model.known.trials.tried(pays=not draft.trial and self._pays(plan))
+            model.known.trials.tried(pays=not draft.trial and self.costs.pays(plan))
             if self.is_timed and self._free.rows is None and (draft.trial or longer):
                 length = 2 * length + 1
             if (length := min(length, limit, MAX_DRAFT)) != plan.length:
@@ -293,8 +247,9 @@ class Controller(Drafter):
                 answers.append(model.drafter.answer(found))
         self._count_draft()
         if not answers:
-            tree = self._ask(context, limit)[0] if offer is None else offer
-            return Proposal(tree=tree, draft_passes=passes, counts=counts, waited=waited)
+            if offer is None:
+                offer, _ = self._offers.ask(context.ids, limit, self.costs, under_way=False)
+            return Proposal(tree=offer, draft_passes=passes, counts=counts, waited=waited)
         spent = sum(draft.time for draft, _ in self._drafted)
         most, alone = min(limit, self._free.most), offer is not None and not offer
 
@@ -341,11 +296,7 @@ class Controller(Drafter):
         if (drafting := self._drafting_time(round_, plain)) is None:
             return
         took, tokens = self._took(round_, drafting, plain, alone=alone), len(round_.emitted)
-        if self._asked_beside:
-            asking = min(drafting, _HICCUP * self._asking) if self._asking else drafting
-            self._asking += (asking - self._asking) / _ASKING_MEMORY
-            share = _ASKING_SHARE / (4 if self._before.bare else 1)
-            self._until_asked = round(self._asking / (share * plain))
+        self._offers.learn_asking(drafting, plain, rests=self._before.bare)
         # Until one row was timed, an assumed curve may have any unit: nothing counts as lost.
         lost, by_models = has_unit * (took / plain - tokens), bool(self._drafted)
         self.losses.account(lost, tokens, drafted=bool(round_.tree))
@@ -360,7 +311,7 @@ class Controller(Drafter):
         is_first = not all(draft.model.has_drafted for draft in drafts)
         for draft in drafts:
             draft.model.has_drafted = True
-        if self._opens and self._free.has_read:
+        if self._offers.were_first_asked:
             return None
         expected = sum(draft.time for draft in drafts)
         if self._unread and is_known:
@@ -370,7 +321,7 @@ class Controller(Drafter):
         if is_first:
             return None
         usual = max(expected, plain, _ASKING_SECONDS)
-        return min(round_.drafting, _HICCUP * usual) if is_known else round_.drafting
+        return min(round_.drafting, HICCUP * usual) if is_known else round_.drafting
 
     def _took(self, round_: Round, drafting: float, plain: float, *, alone: bool) -> float:
         """Learn from the times of a round. Returns: what counts as its time."""
@@ -382,7 +333,7 @@ class Controller(Drafter):
                 draft, _ = self._drafted[0]
                 draft.model.learn_time(draft.plan.length, drafting)
             if round_.tree:  # by what such passes take: this one may have been delayed
-                return min(costs.rows(round_.rows) + drafting, _HICCUP * expected)
+                return min(costs.rows(round_.rows) + drafting, HICCUP * expected)
             # What waiting for a draft costs in the mean: this round may have been slow.
             return costs.rows(1) + drafting
         if under_way and runs_ahead:
@@ -390,7 +341,7 @@ class Controller(Drafter):
             # A pass that has begun before another request's round may be done by now.
             if alone and self._before.bare == self._now.bare:
                 seconds = max(drafting + round_.verification, NO_TIME)
-                costs.ahead.observe(BARE if is_bare else KEEPING, seconds)
-            return plain if is_bare else max(plain, costs.ahead(KEEPING))
+                costs.observe_ahead(seconds, is_bare=is_bare)
+            return plain if is_bare else costs.keeping
         # A pass lies partly in another round.
         return plain if under_way else costs.rows(1) + drafting

@@ -73,6 +73,10 @@ _OUTLIER = 2.0
 """One pass counts as at most this many times what is expected, or as the inverse share of it: other
 programs or the compilation of a kernel may have delayed it."""
 
+HICCUP = 2.0
+"""A round, and the drafting in it, count as at most this many times what was expected: other
+programs may delay them, and a stopped process goes on later."""
+
 _FADING = 0.99
 """What is left, one round later, of what a single observation said against a count."""
 
@@ -221,6 +225,14 @@ class LearnedCosts:
         return min(max(self.ahead(BARE), _LEAST_PLAIN * self.rows(1)), self.rows(1))
 
     @property
+    def keeping(self) -> float:
+        """Time of a plain round that runs ahead and keeps the target's top-k logits."""
+        return max(self.plain, self.ahead(KEEPING))
+
+    def observe_ahead(self, seconds: float, *, is_bare: bool) -> None:
+        self.ahead.observe(BARE if is_bare else KEEPING, seconds)
+
+    @property
     def is_doubtful(self) -> bool:
         """Whether the unit of an assumed curve was taken from times that cannot be: running ahead
         hides at most half of a round of one row, and more rows hardly take less. Other programs
@@ -245,6 +257,10 @@ class LearnedCosts:
     def overlap(self) -> float:
         """What a plain round that does not run ahead loses by that, in plain passes."""
         return self.rows(1) / self.plain - 1
+
+    def pays(self, plan: Plan) -> bool:
+        """Whether a round is expected to give more tokens per time than plain decoding."""
+        return plan.rate * self.plain > 1.0
 
     def by_proposed(self, most: int, *, hopeful: bool = False) -> tuple[float, ...]:
         """Times of rounds that propose 0, 1, ..., `most` ids and do not run ahead.
