@@ -10,6 +10,7 @@ cache.py                a model's cache, kept in step with the contexts that it 
     layers.py               taking positions back, whatever a layer's kind; which ids it holds
     contexts.py             caches of earlier requests, with which later ones go on
     context_files.py        the same on disk, in chains of files; context_file.py: one of them
+    quantized_cache.py      quantizing them
     pace.py                 how many ids of a prompt are read in one step
     window_cache.py         the same for sliding windows
 batch.py                passes that several sessions share

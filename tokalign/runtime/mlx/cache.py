@@ -13,20 +13,19 @@ from time import perf_counter
 from typing import Any, Generic, cast
 
 import mlx.core as mx
-from mlx_lm.generate import maybe_quantize_kv_cache
-from mlx_lm.models.cache import QuantizedKVCache, make_prompt_cache
+from mlx_lm.models.cache import make_prompt_cache
 
 from tokalign.errors import CacheError, IncompatibleError
 from tokalign.runtime.mlx.layers import (
     Layers,
     cut_back,
     least_positions,
-    leaves_of,
     positions,
     remember,
     remembered,
 )
 from tokalign.runtime.mlx.pace import pace_of
+from tokalign.runtime.mlx.quantized_cache import cannot_be_quantized, is_quantized, quantize
 from tokalign.runtime.mlx.tree_attention import keep_rows
 from tokalign.runtime.mlx.weights import context_length, embedding_of, even_length, vocabulary_size
 from tokalign.runtime.options import CacheOptions
@@ -68,7 +67,7 @@ class ModelCache(Generic[Id]):
         self._unread: list[Array] = []
         self._branches: tuple[list[Id], TokenTree[Id]] | None = None
         self._is_whole = True  # false where a change was left in the middle
-        self._embeddings: tuple[int, Array] | None = None
+        self._embeddings: tuple[int, Array] = 0, ()
         self._passes = 0
         self.context_length = context_length(model)
         self.vocabulary_size = vocabulary_size(model)
@@ -172,22 +171,8 @@ class ModelCache(Generic[Id]):
 
         mlx-lm does so after a pass; here rejected rows are gone first. Raises: CacheError.
         """
-        options = self._options
-        if options.kv_bits is None or not positions(self.layers):
-            return
-        try:
-            maybe_quantize_kv_cache(
-                self.layers,
-                quantized_kv_start=options.quantized_kv_start,
-                kv_group_size=options.kv_group_size,
-                kv_bits=options.kv_bits,
-            )
-        except (ValueError, NotImplementedError) as error:
-            reason = str(error).partition(". ")[0] or type(error).__name__
-            remedy = "leave kv_bits out"
-            if isinstance(error, ValueError):  # the groups do not divide its width
-                remedy = f"choose another kv_group_size, or {remedy}"
-            raise self._cannot_be_quantized(reason, remedy) from error
+        if self._options.kv_bits is not None and positions(self.layers):
+            quantize(self.layers, self.model, self._options)
 
     def forward(self, tokens: Array, model: Any = None, *, begin: int = UNBOUNDED) -> Array:
         """Logits f[n, vocabulary] of a pass over ids i[n], lazy; `quantize` comes before it.
@@ -210,12 +195,10 @@ class ModelCache(Generic[Id]):
         try:
             yield
         except (AttributeError, TypeError) as error:  # quantized keys are no array
-            if not any(isinstance(layer, QuantizedKVCache) for layer in leaves_of(self.layers)):
+            if not is_quantized(self.layers):
                 raise
-            raise self._cannot_be_quantized(
-                f"its attention does not read quantized keys: {type(error).__name__}",
-                "leave kv_bits out",
-            ) from error
+            reason = f"its attention does not read quantized keys: {type(error).__name__}"
+            raise cannot_be_quantized(self.model, self._options, reason) from error
 
     def settle(self, ids: Sequence[Id]) -> None:
         """Leave exactly `ids` in the cache for its next user. Raises: CacheError."""
@@ -346,8 +329,6 @@ class ModelCache(Generic[Id]):
 
     def _embedded(self, begin: int, tokens: Array) -> dict[str, Array]:
         """The argument that a model takes embeddings by; nothing where none were given."""
-        if self._embeddings is None:
-            return {}
         first, embeddings = self._embeddings
         if not first <= begin < first + len(embeddings):
             return {}
@@ -360,14 +341,6 @@ class ModelCache(Generic[Id]):
     def _new_layers(self) -> list[Any]:
         made = make_prompt_cache(self.model, max_kv_size=self._options.max_kv_size)
         return cast("list[Any]", made)
-
-    def _cannot_be_quantized(self, reason: str, remedy: str) -> CacheError:
-        options = self._options
-        return CacheError(
-            f"a cache of this {getattr(self.model, 'model_type', 'kind of')} model cannot be "
-            f"quantized to {options.kv_bits} bits in groups of {options.kv_group_size} ({reason}); "
-            f"{remedy}"
-        )
 
 
 def kinds_without_rewinding(model: Any) -> list[str]:
