@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Self
 
@@ -149,3 +149,20 @@ class TokenTree(Generic[Id]):
 
 
 EMPTY_TREE: TokenTree[Any] = TokenTree()
+
+
+def chain_first(parents: Sequence[int], order: Iterable[int]) -> tuple[list[int], list[int]]:
+    """The chain that the first root in an order begins, and the other indices.
+
+    order: of all ids, parents before their children; each id's first child goes on with the chain.
+    """
+    chain: list[int] = []
+    others: list[int] = []
+    last = -1
+    for index in order:
+        if parents[index] == last:
+            chain.append(index)
+            last = index
+        else:
+            others.append(index)
+    return chain, others

@@ -12,7 +12,7 @@ from tokalign.runtime.draft.costs import Plan
 from tokalign.runtime.draft.mixing import LEAST_REACHED, MOST, Expected, Mixer
 from tokalign.runtime.draft.trust import LEAST, Candidate, Shift
 from tokalign.runtime.grammar import State
-from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
+from tokalign.tables.token_tree import EMPTY_TREE, TokenTree, chain_first
 from tokalign.tokenizer.vocabulary import TargetId
 
 _LEAST_OF_CHAIN = 0.02
@@ -305,13 +305,7 @@ class Growth:
 
     def first(self, count: int) -> TokenTree[TargetId]:
         """The first `count` ids as a tree, the most probable chain first."""
-        chain, others, last = [], [], -1
-        for index, parent in enumerate(self.parents[:count]):
-            if parent == last:
-                chain.append(index)
-                last = index
-            else:
-                others.append(index)
+        chain, others = chain_first(self.parents, range(count))
         whole = self._whole
         return whole.select(chain + others) if others or count < len(self.ids) else whole
 

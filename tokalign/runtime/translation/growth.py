@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from tokalign.runtime.translation.base import SOURCE
 from tokalign.runtime.translation.read_ahead import NOTHING_AHEAD, Ahead
 from tokalign.tables.alignment import FirstIds
-from tokalign.tables.token_tree import TokenTree
+from tokalign.tables.token_tree import TokenTree, chain_first
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
 if TYPE_CHECKING:
@@ -242,7 +242,8 @@ def join(nodes: Sequence[Node], possible: float = 1.0) -> TokenTree[TargetId]:
     first = sum([mass for mass, parent in zip(reached, parents, strict=True) if parent < 0])
     possible = max(possible, first)
     reached = [mass / possible for mass in reached] if possible else reached
-    chain, others = _chain_first(parents, reached)
+    likeliest = sorted(range(len(parents)), key=lambda i: (-reached[i], i))
+    chain, others = chain_first(parents, likeliest)
     kept = chain + [i for i in others if reached[i] >= LEAST_NODE]
     at = {index: new for new, index in enumerate(kept)}
     return TokenTree(
@@ -253,15 +254,3 @@ def join(nodes: Sequence[Node], possible: float = 1.0) -> TokenTree[TargetId]:
             [min(1.0, reached[i] / (reached[p] if (p := parents[i]) >= 0 else 1.0)) for i in kept]
         ),
     )
-
-
-def _chain_first(parents: Sequence[int], reached: Sequence[float]) -> tuple[list[int], list[int]]:
-    """The indices of the most probable chain, and the others, the most probable first."""
-    order = sorted(range(len(parents)), key=lambda i: (-reached[i], i))
-    chain, last = [], -1
-    for index in order:
-        if parents[index] == last:
-            chain.append(index)
-            last = index
-    on_chain = set(chain)
-    return chain, [index for index in order if index not in on_chain]
