@@ -11,6 +11,7 @@ which takes 0.1, has to bring more than 0.18 ids. Alone it has to bring more tha
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 from tokalign.runtime.draft.costs import LearnedCosts, PassTimes
@@ -73,7 +74,7 @@ def worth_verifying(
     """The parts of all requests' trees that give the most tokens per time, whoever's they are.
 
     trees: each with whether it may be cut; one without probabilities is not. times: of passes by
-    the rows of all. Ids are taken by how likely they are reached, while a rate can still rise.
+    the rows of all. Ids are taken by how likely they are reached, as many as give the best rate.
     """
     cut = [may_be_cut and bool(tree.probabilities) for tree, may_be_cut in trees]
     rows = sum(1 if is_cut else 1 + len(tree) for (tree, _), is_cut in zip(trees, cut, strict=True))
@@ -84,11 +85,9 @@ def worth_verifying(
         for index, reached in enumerate(tree.reached)
     )[: max(0, times.reach - rows)]
     table = times.table(rows + len(ranked))
-    tokens, rate, count = float(len(trees)), len(trees) / table[rows - 1], 0
-    for taken, (negative, _, _) in enumerate(ranked, 1):
-        tokens -= negative
-        if tokens / table[rows + taken - 1] > rate:
-            rate, count = tokens / table[rows + taken - 1], taken
+    tokens = accumulate((-negative for negative, _, _ in ranked), initial=float(len(trees)))
+    rates = [expected / time for expected, time in zip(tokens, table[rows - 1 :], strict=True)]
+    count = rates.index(max(rates))
     kept: list[list[int]] = [[] for _ in trees]
     for _, index, number in ranked[:count]:
         kept[number].append(index)
