@@ -130,7 +130,7 @@ class RecurrentDrafter(TrainedDrafter):
         if self.has_head:
             return exit_ if ids is None else exit_[..., ids]
         if ids is None:
-            return self._ends.unembed(exit_.astype(self._ends.dtype))
+            return self.unembed(exit_)
         rows = self._ends.head_rows(ids)
         return exit_.astype(rows.dtype) @ rows.T
 
