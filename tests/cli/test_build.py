@@ -107,7 +107,8 @@ def test_tables_go_to_the_users_data_folder_by_default(
 def test_a_table_that_takes_anothers_place_is_named_with_it(
     tmp_path: Path, target: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Such as one of the bundled text, in place of the one that comes with tokalign."""
+    """Such as one of a corpus in place of the one that comes with tokalign; one of the bundled text
+    takes none, as it has a few pages."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.delenv("TOKALIGN_TABLES", raising=False)
     first = polish(target, corpus)
@@ -117,6 +118,10 @@ def test_a_table_that_takes_anothers_place_is_named_with_it(
     [before], [after] = first.json["files"], second.json["files"]
     assert f"{after} is used from now on in place of {before}" in second.err
     assert "in place of" not in polish(target, corpus, "--output", tmp_path / "o").err
+    monkeypatch.setenv("TOKALIGN_TABLES", str(tmp_path / "sample"))
+    third = polish(target)
+    [sample] = third.json["files"]
+    assert f"{sample} is not used as long as there is {before}" in third.err
 
 
 def test_several_files_follow_the_option_as_a_shell_expands_them(

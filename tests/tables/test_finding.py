@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ from tokalign.tables.finding import (
     compiled_folder,
     drafters_in,
     find_tables,
-    hidden_by,
+    languages_of,
     pulled_folder,
+    same_dictionaries,
     table_files,
 )
 
@@ -35,10 +37,17 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     return [tmp_path / name for name in (*names, "user/learned", "shipped")]
 
 
-def table(path: Path, **fingerprints: str) -> Path:
-    kind = path.name.split(".")[-2]
+def table(path: Path, files: Sequence[str] = (), **fingerprints: str) -> Path:
+    language, kind = path.name.split(".")[-3:-1]
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_bundle(path, Bundle(kind=kind, fingerprints=fingerprints, sections={}))
+    bundle = Bundle(
+        kind=kind,
+        fingerprints=fingerprints,
+        corpus={"files": [{"name": name} for name in files]},
+        parameters={"language": language},
+        sections={},
+    )
+    write_bundle(path, bundle)
     return path
 
 
@@ -60,17 +69,32 @@ def test_what_was_compiled_of_a_pack_gives_way_to_what_was_built_or_pulled(
 ) -> None:
     """`tokalign build` says that every later command uses its table, whatever its folder's name."""
     compiled = table(compiled_folder(ONE) / "pl.dictionary.tok", target=ONE)
-    assert hidden_by(compiled) is None
+    assert same_dictionaries(compiled) == [compiled]
     for folder in ("pulled/bielik", "bielik", "0"):
         newer = table(places[1] / folder / "pl.dictionary.tok", target=ONE)
         before = found(target=ONE)[1]
         assert found(target=ONE)[0] == newer
-        assert hidden_by(newer) == before
+        assert same_dictionaries(newer)[:2] == [newer, before]
         assert found(target=ONE)[-1] == compiled
     elsewhere = table(places[1].parent / "elsewhere" / "pl.dictionary.tok", target=ONE)
     other = table(places[1] / "law" / "law.dictionary.tok", target=ONE)
     unlike = table(places[1] / "llama" / "pl.dictionary.tok", target=OTHER)
-    assert [hidden_by(path) for path in (compiled, elsewhere, other, unlike)] == [None] * 4
+    same = [same_dictionaries(path) for path in (other, unlike)]
+    assert same == [[other], [unlike]]
+    assert elsewhere not in same_dictionaries(elsewhere)
+
+
+def test_a_dictionary_of_the_bundled_text_comes_last(places: list[Path]) -> None:
+    """It is what `tokalign build` without FILEs makes: a few pages, in place of a language."""
+    name = "pl.dictionary.tok"
+    compiled = table(compiled_folder(ONE) / name, target=ONE)
+    sample = table(places[1] / "bielik" / name, files=("pl-mini.txt",), target=ONE)
+    assert found(target=ONE) == [compiled, sample] == same_dictionaries(sample)
+    assert languages_of(ONE) == {"pl"}
+    compiled.unlink()
+    assert (found(target=ONE), languages_of(ONE)) == ([sample], set())
+    own = table(sample, files=("pl-mini.txt", "own.txt"), target=ONE)
+    assert (found(target=ONE), languages_of(ONE)) == ([own], {"pl"})
 
 
 def test_a_folder_is_searched_with_those_in_it_by_name(places: list[Path]) -> None:

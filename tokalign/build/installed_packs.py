@@ -33,7 +33,7 @@ from tokalign.errors import TokalignError, in_one_line, shown_path
 from tokalign.storage import make_folder, require_writable
 from tokalign.tables.bundle import Bundle, read_bundle
 from tokalign.tables.dictionary import CHAT, CODE, Dictionaries
-from tokalign.tables.finding import Note, compiled_folder, find_packs, find_tables, no_note
+from tokalign.tables.finding import Note, compiled_folder, find_packs, languages_of, no_note
 from tokalign.tables.pack import word_probabilities
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
@@ -68,8 +68,7 @@ class InstalledPacks:
     ) -> None:
         self._target, self._opened, self._waits, self._note = target, opened, waits, note
         self._packs = find_packs(model_folder=model_folder, note=note)
-        tables = find_tables("dictionary", target=target.fingerprint, model_folder=model_folder)
-        known = {header.language for _, header in tables}
+        known = languages_of(target.fingerprint, model_folder)
         self._to_compile = {name: path for name, path in self._packs.items() if name not in known}
         self._dictionary: Dictionaries | None = None
         self._folder = compiled_folder(target.fingerprint)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +130,7 @@ def command(
     from tokalign.build.pipeline import build_tables, require_outputs
     from tokalign.build.text_files import refuse
     from tokalign.cli.build_plan import BuildPlan, check_language, open_corpus
-    from tokalign.tables.finding import hidden_by
+    from tokalign.tables.finding import same_dictionaries
 
     if pack and values["max_bytes"] is None:
         values["max_bytes"] = PACK_BYTES
@@ -177,8 +178,7 @@ def command(
             )
         if written.previous is not None:
             note(f"the table that was there is kept as {written.previous}")
-        if (hidden := hidden_by(written.path)) is not None:
-            note(f"{written.path} is used from now on in place of {hidden}")
+        _note_place(written.path, same_dictionaries(written.path))
     text = {
         "text_bytes": built.text_bytes,
         "lines_skipped": built.lines_skipped,
@@ -197,3 +197,15 @@ def command(
             ],
         }
     )
+
+
+def _note_place(path: Path, same: Sequence[Path]) -> None:
+    """Say which of the same dictionaries is used, if there are several and this is one of them."""
+    first = same[0] if same else path
+    if first.samefile(path):
+        for hidden in same[1:2]:
+            note(f"{path} is used from now on in place of {hidden}")
+    elif any(path.samefile(other) for other in same):
+        note(
+            f"{path} is not used as long as there is {first}; FILEs of your own text take its place"
+        )

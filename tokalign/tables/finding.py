@@ -4,7 +4,9 @@ Folders are searched in this order, each with the folders in it: the model's own
 the user's data folder, where `tokalign build` writes; what `tokalign learn` made of the user's
 documents; the tables that come with tokalign. After $TOKALIGN_TABLES and the user's data folder
 come the tables that `tokalign tables pull` put there, and after all the dictionaries that were
-compiled of packs: what somebody built, pulled or learned takes their place.
+compiled of packs: what somebody built, pulled or learned takes their place. Last of all come
+dictionaries of the small texts that come with tokalign, which `tokalign build` counts without
+FILEs.
 
 Recurrent drafters are found in the same places, each a folder of its own. Its `config.json` says
 what the drafter is, which target it was trained on, and the digest of its weights. That is checked
@@ -88,29 +90,38 @@ def find_tables(
     files = [path for folder in _folders(model_folder) for path in table_files(folder, kind)]
     if target is not None:
         files.sort(key=lambda path: path.parent.name == _compiled_name(target))
+    of_samples = list[tuple[Path, Header]]()
     for path in files:
         try:
             header = _header(path, file_state(path))
         except (BundleError, MissingAssetError) as error:
             note(f"{error}; it is not used")
             continue
-        if header.kind == kind and dict(header.fingerprints) == wanted:
+        if header.kind != kind or dict(header.fingerprints) != wanted:
+            continue
+        if header.is_of_sample:
+            of_samples.append((path, header))
+        else:
             yield path, header
+    yield from of_samples
 
 
-def hidden_by(path: Path) -> Path | None:
-    """The dictionary that was used until this one was there: of the same tokenizer, language and
-    file name, in a place that is searched later. None if nothing is, or `path` is not searched."""
+def languages_of(target: str, model_folder: Path | None = None) -> set[str]:
+    """The languages of the dictionaries of a tokenizer without those of samples, beside which a
+    pack is worth compiling."""
+    found = find_tables("dictionary", target=target, model_folder=model_folder)
+    return {header.language for _, header in found if not header.is_of_sample}
+
+
+def same_dictionaries(path: Path) -> list[Path]:
+    """The dictionaries of the tokenizer, language and file name of a table in the folders that are
+    searched, of which the first is used. None if the table is another kind."""
     header = _header(path, file_state(path))
     if header.kind != "dictionary":
-        return None
-    same = (
-        other
-        for other, of in find_tables("dictionary", target=header.fingerprints.get("target"))
-        if (of.language, other.name) == (header.language, path.name)
-    )
-    first, hidden = next(same, None), next(same, None)
-    return hidden if first is not None and first.samefile(path) else None
+        return []
+    found = find_tables("dictionary", target=header.fingerprints.get("target"))
+    same = header.language, path.name
+    return [other for other, of in found if (of.language, other.name) == same]
 
 
 def find_packs(*, model_folder: Path | None = None, note: Note = no_note) -> dict[str, Path]:

@@ -91,6 +91,12 @@ class Header:
     def language(self) -> str:
         return str(self.parameters.get("language", "unnamed"))
 
+    @property
+    def is_of_sample(self) -> bool:
+        """Whether only the small text that comes with tokalign in its language was counted."""
+        files = self.corpus.get("files", [])
+        return [file.get("name") for file in files] == [f"{self.language}-mini.txt"]
+
     def require_kind(self, kind: str) -> None:
         if self.kind != kind:
             raise BundleError(
