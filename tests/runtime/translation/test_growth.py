@@ -96,6 +96,12 @@ def test_a_text_that_is_absorbed_takes_its_probability_with_it() -> None:
     assert tree.probabilities == pytest.approx((0.2 / 0.6, 0.1 / 0.2, 0.2 / 0.6))
 
 
+def test_a_text_that_is_absorbed_for_certain_is_not_proposed() -> None:
+    """All of what it begins with goes then, which may be several ids."""
+    absorbed = node(1.0, 0, None)._replace(absorbed=True, goes_on=False)
+    assert not join([node(1.0, -1, [7, 8]), absorbed], 1.0)
+
+
 @given(grown(), st.integers(0, 6), st.integers(1, 3))
 def test_the_most_probable_ids_of_a_tree_are_a_tree(
     nodes: list[Node], count: int, depth: int

@@ -244,7 +244,8 @@ def join(nodes: Sequence[Node], possible: float = 1.0) -> TokenTree[TargetId]:
     reached = [mass / possible for mass in reached] if possible else reached
     likeliest = sorted(range(len(parents)), key=lambda i: (-reached[i], i))
     chain, others = chain_first(parents, likeliest)
-    kept = chain + [i for i in others if reached[i] >= LEAST_NODE]
+    kept = [i for i in chain if reached[i]]  # nothing is left of what is absorbed for certain
+    kept += [i for i in others if reached[i] >= LEAST_NODE]
     at = {index: new for new, index in enumerate(kept)}
     return TokenTree(
         tuple([ids[i] for i in kept]),
