@@ -3,7 +3,7 @@ all."""
 
 from __future__ import annotations
 
-from math import exp, log
+from math import exp, inf, isfinite, log
 from typing import Any
 
 import pytest
@@ -19,7 +19,7 @@ from tokalign.runtime.translation.covers import CandidateCovers, CoverTranslator
 from tokalign.runtime.translation.growth import Node
 from tokalign.tables.opening import open_alignment
 from tokalign.tokenizer.tokenizer import Tokenizer
-from tokalign.tokenizer.vocabulary import TargetId
+from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
 LEAST = 0.01
 
@@ -93,6 +93,17 @@ def test_what_is_absorbed_is_not_among_what_may_follow(lists: list[Shortlist]) -
     assert found.masked <= len(looked_at)
     assert found.possible <= possible
     assert (found.possible < possible) == (found.masked > 0)
+
+
+@pytest.mark.parametrize("logprob", [-40.0, -inf])
+def test_a_draft_that_is_sure_of_what_is_absorbed_leaves_what_else_is_possible(
+    logprob: float,
+) -> None:
+    found = covers_of([Shortlist([DraftId(5), DraftId(1)], [0.0, logprob], 0.0)])
+    found.look()
+    assert found.masked == 1
+    assert found.possible == sum(found.mass.values()) == exp(logprob)
+    assert len(found.translated) == isfinite(logprob)
 
 
 @given(shortlists())

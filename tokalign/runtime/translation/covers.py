@@ -118,8 +118,13 @@ class CandidateCovers:
                 if back:  # only what begins with the bytes taken back may follow
                     possible += exp(logprob)
         covers.sort()
-        self.possible, self.masked = possible, 0
+        self._possible, self.masked = possible, 0
         self._covers = covers  # not looked at yet, the most probable last
+
+    @property
+    def possible(self) -> float:
+        """Where nearly all is masked, rounding would leave less than there is."""
+        return max(self._possible, sum(self.mass.values()))
 
     def look(self, enough: int | None = None) -> None:
         """Translate all likely covers, or `enough` of them. If none of them gives a target token,
@@ -131,7 +136,7 @@ class CandidateCovers:
                 return
             logprob, back, token = covers[-1]
             probability = exp(logprob)
-            if mass and probability < self.possible * self._least:
+            if not probability or (mass and probability < self._possible * self._least):
                 return
             covers.pop()
             data, ids = translator.translate(self._taken_back[back], token)
@@ -140,7 +145,7 @@ class CandidateCovers:
                 mass[ids[0]] = mass.get(ids[0], 0.0) + probability
             elif ids or ids is None:
                 if ids or translator.absorbs(data):
-                    self.possible -= probability
+                    self._possible -= probability
                     self.masked += 1
                 else:
                     self.doubtful.append(Node(logprob, -1, back, token, data, None))
