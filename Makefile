@@ -52,8 +52,8 @@ bench: $(STAMP)
 	$(BIN)/tokalign build --draft demo/draft --target demo/target --output out/tables --quiet
 	TOKALIGN_TABLES=out/tables $(BIN)/tokalign calibrate --target demo/target --draft demo/draft \
 		--dtype float32
-	TOKALIGN_TABLES=out/tables $(BIN)/tokalign bench --target demo/target --draft demo/draft \
-		--dtype float32 --num-draft-tokens 2,4,auto --max-tokens 32 \
+	TOKALIGN_TABLES=out/tables TOKALIGN_PACKS=named $(BIN)/tokalign bench \
+		--target demo/target --draft demo/draft --dtype float32 --num-draft-tokens 2,4,auto --max-tokens 32 \
 		> lab/results/bench-demo.md
 
 test: $(STAMP)

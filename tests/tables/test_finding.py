@@ -37,13 +37,13 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     return [tmp_path / name for name in (*names, "user/learned", "shipped")]
 
 
-def table(path: Path, files: Sequence[str] = (), **fingerprints: str) -> Path:
+def table(path: Path, files: Sequence[str] = (), size: int = 47_116, **fingerprints: str) -> Path:
     language, kind = path.name.split(".")[-3:-1]
     path.parent.mkdir(parents=True, exist_ok=True)
     bundle = Bundle(
         kind=kind,
         fingerprints=fingerprints,
-        corpus={"files": [{"name": name} for name in files]},
+        corpus={"files": [{"name": name, "bytes": size} for name in files]},
         parameters={"language": language},
         sections={},
     )
@@ -93,8 +93,19 @@ def test_a_dictionary_of_the_bundled_text_comes_last(places: list[Path]) -> None
     assert languages_of(ONE) == {"pl"}
     compiled.unlink()
     assert (found(target=ONE), languages_of(ONE)) == ([sample], set())
-    own = table(sample, files=("pl-mini.txt", "own.txt"), target=ONE)
-    assert (found(target=ONE), languages_of(ONE)) == ([own], {"pl"})
+    for own in (
+        table(sample, files=("pl-mini.txt", "own.txt"), target=ONE),
+        table(sample, files=("pl-mini.txt",), size=1 << 20, target=ONE),
+    ):
+        assert (found(target=ONE), languages_of(ONE)) == ([own], {"pl"})
+    # A pack of that text alone is not compiled again and again.
+    sample.unlink()
+    table(compiled, files=("pl-mini.txt",), target=ONE)
+    assert languages_of(ONE) == {"pl"}
+    # What a model expects of it is what was asked for.
+    table(pulled_folder() / "pl.logits.tok", target=ONE)
+    logits = table(places[1] / "pl.logits.tok", files=("pl-mini.txt",), target=ONE)
+    assert found(target=ONE, kind="logits")[0] == logits
 
 
 def test_a_folder_is_searched_with_those_in_it_by_name(places: list[Path]) -> None:

@@ -201,11 +201,13 @@ def command(
 
 def _note_place(path: Path, same: Sequence[Path]) -> None:
     """Say which of the same dictionaries is used, if there are several and this is one of them."""
+    from tokalign.tables.bundle import read_header
+
     first = same[0] if same else path
     if first.samefile(path):
         for hidden in same[1:2]:
             note(f"{path} is used from now on in place of {hidden}")
     elif any(path.samefile(other) for other in same):
-        note(
-            f"{path} is not used as long as there is {first}; FILEs of your own text take its place"
-        )
+        is_small = read_header(path).is_of_sample
+        why = "give FILEs with more text" if is_small else "its folder is searched before"
+        note(f"{path} is not used as long as there is {first}; {why}")

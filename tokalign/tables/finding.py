@@ -3,10 +3,9 @@
 Folders are searched in this order, each with the folders in it: the model's own; $TOKALIGN_TABLES;
 the user's data folder, where `tokalign build` writes; what `tokalign learn` made of the user's
 documents; the tables that come with tokalign. After $TOKALIGN_TABLES and the user's data folder
-come the tables that `tokalign tables pull` put there, and after all the dictionaries that were
-compiled of packs: what somebody built, pulled or learned takes their place. Last of all come
-dictionaries of the small texts that come with tokalign, which `tokalign build` counts without
-FILEs.
+come the tables that `tokalign tables pull` put there. Dictionaries that were compiled of packs come
+after all these: what somebody built, pulled or learned takes their place. Last are dictionaries of
+the small texts that come with tokalign, which `tokalign build` counts without FILEs.
 
 Recurrent drafters are found in the same places, each a folder of its own. Its `config.json` says
 what the drafter is, which target it was trained on, and the digest of its weights. That is checked
@@ -79,7 +78,7 @@ def find_tables(
     model_folder: Path | None = None,
     note: Note = no_note,
 ) -> Iterator[tuple[Path, Header]]:
-    """The tables of `kind` with exactly these fingerprints, in the order of the folders.
+    """The tables of `kind` with exactly these fingerprints, in the order above.
 
     target, draft: None for a kind that has none; a pack has neither. model_folder: the model's own.
     A damaged file is left out with a note. Only headers are read, and only of files that have
@@ -107,15 +106,20 @@ def find_tables(
 
 
 def languages_of(target: str, model_folder: Path | None = None) -> set[str]:
-    """The languages of the dictionaries of a tokenizer without those of samples, beside which a
-    pack is worth compiling."""
-    found = find_tables("dictionary", target=target, model_folder=model_folder)
-    return {header.language for _, header in found if not header.is_of_sample}
+    """The languages of the dictionaries of a tokenizer, but for samples, beside which a pack is
+    worth compiling, unless that was done."""
+    compiled = _compiled_name(target)
+    return {
+        header.language
+        for path, header in find_tables("dictionary", target=target, model_folder=model_folder)
+        if not header.is_of_sample or path.parent.name == compiled
+    }
 
 
 def same_dictionaries(path: Path) -> list[Path]:
-    """The dictionaries of the tokenizer, language and file name of a table in the folders that are
-    searched, of which the first is used. None if the table is another kind."""
+    """The dictionaries in the folders that are searched of the tokenizer, language and file name of
+    this table, of which the first is used; nothing if it is no dictionary. Raises: as
+    `read_header`."""
     header = _header(path, file_state(path))
     if header.kind != "dictionary":
         return []

@@ -31,6 +31,9 @@ KINDS: Mapping[str, Kind] = {
     "pack": Kind((), "ngrams"),
 }
 
+_MOST_OF_SAMPLE = 1 << 20
+"""Bytes of a text that comes with tokalign; another of its name may be large."""
+
 _Name = Annotated[str, Meta(pattern=r"^[\x21-\x7e]{1,64}\Z")]
 _Fingerprint = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 _Text = Annotated[str, Meta(max_length=4096)]
@@ -93,9 +96,12 @@ class Header:
 
     @property
     def is_of_sample(self) -> bool:
-        """Whether only the small text that comes with tokalign in its language was counted."""
+        """Whether it is a dictionary of no more than the text that comes with tokalign in its
+        language, a few pages."""
         files = self.corpus.get("files", [])
-        return [file.get("name") for file in files] == [f"{self.language}-mini.txt"]
+        is_small = all(file.get("bytes", 0) < _MOST_OF_SAMPLE for file in files)
+        names = [file.get("name") for file in files]
+        return self.kind == "dictionary" and names == [f"{self.language}-mini.txt"] and is_small
 
     def require_kind(self, kind: str) -> None:
         if self.kind != kind:
