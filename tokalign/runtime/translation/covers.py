@@ -18,6 +18,9 @@ from tokalign.runtime.translation.committed_text import Boundary
 from tokalign.runtime.translation.growth import Extension, Node
 from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
+_NOTHING = 1e-300
+"""Less probable covers are none: a share of theirs could be 0, which has no logarithm."""
+
 if TYPE_CHECKING:
     from tokalign.runtime.mlx.draft_session import Shortlist
     from tokalign.runtime.mlx.sampling import Sampling
@@ -118,13 +121,15 @@ class CandidateCovers:
                 if back:  # only what begins with the bytes taken back may follow
                     possible += exp(logprob)
         covers.sort()
-        self._possible, self.masked = possible, 0
+        self._possible = self._before = possible
+        self.masked = 0
         self._covers = covers  # not looked at yet, the most probable last
 
     @property
     def possible(self) -> float:
-        """Where nearly all is masked, rounding would leave less than there is."""
-        return max(self._possible, sum(self.mass.values()))
+        """The probability of all that may follow, but for what was absorbed: at least `mass`, where
+        rounding leaves less than that of a whole that is nearly all absorbed."""
+        return max(self._possible, min(sum(self.mass.values()), self._before))
 
     def look(self, enough: int | None = None) -> None:
         """Translate all likely covers, or `enough` of them. If none of them gives a target token,
@@ -136,7 +141,7 @@ class CandidateCovers:
                 return
             logprob, back, token = covers[-1]
             probability = exp(logprob)
-            if not probability or (mass and probability < self._possible * self._least):
+            if probability < _NOTHING or (mass and probability < self._possible * self._least):
                 return
             covers.pop()
             data, ids = translator.translate(self._taken_back[back], token)
