@@ -20,9 +20,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from tokalign.errors import MissingAssetError, TokalignError, UsageError, VocabularyError
+from tokalign.errors import (
+    MissingAssetError,
+    OutputError,
+    TokalignError,
+    UsageError,
+    VocabularyError,
+)
 from tokalign.installation import install_line
-from tokalign.storage import writing_to
 from tokalign.tokenizer.library import giving_up
 from tokalign.tokenizer.limits import AGAIN, shortened
 
@@ -121,9 +126,14 @@ def reference_of_folder(
 
     options = {"local_files_only": True, "trust_remote_code": trust_remote_code}
     with TemporaryDirectory() as copy, _quiet():
-        with writing_to(Path(copy), "set TMPDIR to a folder that you may write to, with room"):
+        try:
             for name, data in files.items():
                 Path(copy, name).write_bytes(data)
+        except OSError as error:  # never a UsageError, after which there is no comparison
+            reason = f"{copy} cannot be written ({error.strerror or error})"
+            raise OutputError(
+                f"{reason}; make room there, or set TMPDIR to a folder on another disk"
+            ) from error
         try:
             theirs = AutoTokenizer.from_pretrained(folder if trust_remote_code else copy, **options)
         except Exception as error:  # programs raise what they like
