@@ -251,6 +251,10 @@ def test_models_are_switched_only_if_that_was_allowed(
         assert switched.status == 200
         assert switched.json["choices"] != own.json["choices"]
         assert complete(server, PROMPT, model="/nowhere").status == 404
+        for name in ("x" * 20_000, "/" + "x" * 20_000):  # longer than a path may be
+            refused = complete(server, PROMPT, model=name)
+            assert refused.status in (400, 404)
+            assert len(refused.text) < 1000
         assert complete(server, PROMPT).json["choices"] == own.json["choices"]
         drafted = complete(server, PROMPT, draft_model=other, num_draft_tokens=2)
         assert drafted.json["choices"] == own.json["choices"]

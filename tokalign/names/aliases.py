@@ -75,7 +75,7 @@ def find_alias(name: str) -> Alias:
         )
     if name.count("/") > 1 or is_path:
         raise MissingAssetError(
-            f"{name} does not exist; give an existing path, or an alias of `tokalign models`"
+            f"{name[:200]} does not exist; give an existing path, or an alias of `tokalign models`"
         )
     return Alias(repository=name, mlx=name)
 

@@ -87,7 +87,7 @@ def resolve(name: str, wanted: hub.Wanted) -> Location:
     is_model = name.lower() not in aliases() or not all(
         part.missing(path) for part in (hub.CONFIG, hub.TOKENIZER)
     )
-    if path.exists() and is_model:
+    if os.path.exists(path) and is_model:  # false for a name that is too long, where Path raises
         if wanted.locally and not path.is_dir():
             raise MissingAssetError(f"{path} is a file; give {wanted.instead}")
         if wanted.locally and (missing := wanted.missing(path)):
