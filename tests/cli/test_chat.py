@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import json
 import os
 import signal
@@ -29,6 +30,7 @@ from tokalign.api.assemble import assemble, keep_loaded
 from tokalign.cli.chat import ChatSession
 from tokalign.cli.dialogue import ChatCommand
 from tokalign.cli.generation import PromptOptions, closing_line, times_plain
+from tokalign.errors import CacheError
 from tokalign.runtime.decoder import Decoder, LanguageModel
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import ModelSession, TargetModelSession
@@ -229,6 +231,8 @@ def test_another_model_finds_the_memory_of_the_one_before(target: str) -> None:
         model: LanguageModel[TargetId] = LanguageModel.from_folder(Path(name))
         drafter = random_drafter(model.model)
         drafters.append(ref(drafter))
+        if len(drafters) == 3:
+            raise CacheError("too late")
         decoder = replace(assemble(model, None, DraftingOptions(method="copy")), drafter=drafter)
         keep_loaded()
         return decoder, Sampling()
@@ -243,8 +247,13 @@ def test_another_model_finds_the_memory_of_the_one_before(target: str) -> None:
     chat = ChatSession(
         load, target, options, color=False, max_tokens=9, markdown=False, keeps=False
     )
-    chat._carry_out(ChatCommand("model", target))
-    assert len(drafters) == 2
+    try:
+        chat._carry_out(ChatCommand("model", target))
+        with pytest.raises(CacheError, match="too late"):
+            chat._carry_out(ChatCommand("model", target))
+    finally:
+        gc.unfreeze()
+    assert len(drafters) == 4
 
 
 def test_a_conversation_is_saved_and_loaded(target: str, tmp_path: Path) -> None:

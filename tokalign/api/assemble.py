@@ -92,7 +92,7 @@ def keep_loaded() -> None:
 
 def let_go() -> None:
     """Give back the memory of models that nothing uses any more. A recurrent drafter leads back to
-    itself, so only garbage collection ends it, and the weights of its target's ends with it."""
+    itself, so only garbage collection frees it, and with it the target's embedding and head."""
     import mlx.core as mx
 
     gc.unfreeze()

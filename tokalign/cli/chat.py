@@ -236,13 +236,17 @@ class ChatSession:
         let_go()
         try:
             own = self._use(name)
-        except (TokalignError, KeyboardInterrupt):
-            note(f"back to {before}")
-            self._use(before)
-            raise
-        # What is exempt from XTC is the tokenizer's.
-        sampling = replace(self._settings.sampling, xtc_exempt=own.xtc_exempt)
-        self._settings = replace(self._settings, sampling=sampling)
+        except (TokalignError, KeyboardInterrupt) as error:
+            failed = error.with_traceback(None)  # whose frames may hold the other one
+        else:
+            # What is exempt from XTC is the tokenizer's.
+            sampling = replace(self._settings.sampling, xtc_exempt=own.xtc_exempt)
+            self._settings = replace(self._settings, sampling=sampling)
+            return
+        note(f"back to {before}")
+        let_go()
+        self._use(before)
+        raise failed
 
     def _use(self, name: str) -> Sampling:
         """Load a model to answer. Returns: how its answers are sampled, as the options say."""
