@@ -352,6 +352,7 @@ def test_what_is_not_served_is_not_found(server: Server) -> None:
         assert request(server, "GET", path).status == 404
     for path in ("/v1/", "/v1/models/"):
         assert len(request(server, "GET", path + "x" * 20_000).text) < 1000
+    assert "/v1" in request(server, "POST", "/api/chat", {}).text
     expect(server, 501, "embeddings", path="/v1/embeddings", body={"input": "Wisła"})
 
 

@@ -314,6 +314,8 @@ async def _refused(request: HttpRequest, error: Exception) -> Response:
     if isinstance(error, HTTPException):
         path, code = shown(request.url.path), "not_found"
         text = f"there is nothing at {path}"
+        if not request.url.path.startswith("/v1"):
+            text += "; OpenAI's and Anthropic's APIs are under /v1"
         if error.status_code == 405:
             text, code = f"{path} does not take {request.method}", "method_not_allowed"
         error = Refusal(error.status_code, text, code=code, headers=error.headers)
