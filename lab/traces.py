@@ -46,7 +46,7 @@ def read_trace(path: Path) -> ProposalTrace:
 )
 def command(*, trace: Path, **given: Any) -> None:
     """Record what every condition proposes at every position of FILEs."""
-    options = read_options(given | {"publish": None})
+    options = read_options(given | {"publish": None, "lengths": given["lengths"] or [2, 4]})
     require_writable(trace)
     makers, encoded = prepare(options)
     longest = max(length for length in options.lengths if isinstance(length, int))

@@ -95,9 +95,10 @@ def as_path(name: str | PathLike[str]) -> Path:
 
 
 def listed(folder: Path, *patterns: str) -> list[Path]:
-    """The files and folders like each of these patterns, sorted; none for what is no folder.
+    """The files and folders like each of these patterns in turn, those of one sorted; none for what
+    is no folder.
 
-    Hidden ones are left out: on some disks macOS adds `._NAME` to every NAME.
+    Those with hidden names are left out: on some disks macOS adds `._NAME` to every NAME.
     """
     paths = list[Path]()
     for pattern in patterns:

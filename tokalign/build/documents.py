@@ -69,7 +69,8 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What is left out besides `OF_PROGRAMS` and `never_read.py`. exclude: as in .gitignore."""
+    """What is left out besides `OF_PROGRAMS`, `never_read.py` and files above `LARGEST_FILE`.
+    exclude: as in .gitignore."""
 
     exclude: tuple[str, ...] = ()
 

@@ -173,7 +173,7 @@ def _about_compiled(folder: Path) -> str:
 
 def _folders(folder: Path) -> list[Path]:
     """Those with something in them: a pack that was not compiled to its end leaves an empty one."""
-    return sorted({path.parent for path in listed(folder, "*/*")})
+    return sorted({path.parent for path in folder.glob("*/*")})
 
 
 def _models_in_hub_cache() -> Iterator[Stored]:

@@ -152,9 +152,10 @@ EMPTY_TREE: TokenTree[Any] = TokenTree()
 
 
 def chain_first(parents: Sequence[int], order: Iterable[int]) -> tuple[list[int], list[int]]:
-    """The chain that the first root in an order begins, and the other indices.
+    """The indices of the chain that the first root in an order begins, and the others.
 
-    order: of all ids, parents before their children; each id's first child goes on with the chain.
+    order: of some ids, parents before their children. The chain goes on with the first child of its
+    last id.
     """
     chain: list[int] = []
     others: list[int] = []

@@ -5,12 +5,12 @@ session.py              passes of a model over whole contexts, counted
     taps.py                 hidden states and layers' outputs of passes, for a drafter
     hidden_states.py        finding a model's head, and what goes into it
     draft_session.py        the draft model's: top-k ids, and chains
-    to_target_ids.py        the same drawn over target ids
+    to_target_ids.py        its probabilities over target ids
 cache.py                a model's cache, kept in step with the contexts that it is given
+    quantized_cache.py      quantizing it
     layers.py               taking positions back, whatever a layer's kind; which ids it holds
     contexts.py             caches of earlier requests, with which later ones go on
     context_files.py        the same on disk, in chains of files; context_file.py: one of them
-    quantized_cache.py      quantizing them
     pace.py                 how many ids of a prompt are read in one step
     window_cache.py         the same for sliding windows
 batch.py                passes that several sessions share

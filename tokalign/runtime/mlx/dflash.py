@@ -206,10 +206,7 @@ class DFlashDrafter(TapsDrafter):
     def own_logits(self, hidden: Array, ids: Array = None) -> Array:
         """f[..., width] -> f[..., draft vocabulary], whatever comes before a position; or of ids
         i[n] of the target's head alone, which is cheaper."""
-        if ids is None:
-            logits = (self.lm_head if "lm_head" in self else self._ends.unembed)(hidden)
-        else:
-            logits = hidden @ self._ends.head_rows(ids).T
+        logits = self.unembed(hidden) if ids is None else hidden @ self._ends.head_rows(ids).T
         logits = logits * self.config.output_multiplier
         if cap := self.config.final_logit_softcapping:
             logits = mx.tanh(logits / cap) * cap
