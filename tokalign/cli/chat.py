@@ -237,7 +237,8 @@ class ChatSession:
         try:
             own = self._use(name)
         except (TokalignError, KeyboardInterrupt) as error:
-            failed = error.with_traceback(None)  # whose frames may hold the other one
+            failed = error.with_traceback(None)  # frames may hold the other one
+            failed.__cause__ = failed.__context__ = None
         else:
             # What is exempt from XTC is the tokenizer's.
             sampling = replace(self._settings.sampling, xtc_exempt=own.xtc_exempt)
