@@ -1,4 +1,5 @@
-"""Installed packs: the one of a prompt's language is compiled if the model has no dictionary of it.
+"""Installed packs: the one of a prompt's language is compiled if the model has no dictionary of it
+but one of a few pages (`Header.is_of_sample`).
 
 The language is the one that is named, else that of the prompt, else that of the user's locale;
 `code` joins it, where the prompt has code or names a language or format of it, and `chat`, which

@@ -209,5 +209,5 @@ def _note_place(path: Path, same: Sequence[Path]) -> None:
             note(f"{path} is used from now on in place of {hidden}")
     elif any(path.samefile(other) for other in same):
         is_small = read_header(path).is_of_sample
-        why = "give FILEs with more text" if is_small else "its folder is searched before"
-        note(f"{path} is not used as long as there is {first}; {why}")
+        why = "; it counts a few pages: give FILEs with more text" if is_small else ""
+        note(f"{path} is not used as long as there is {first}{why}")

@@ -64,14 +64,18 @@ _DECLARED = re.compile(r"^language:(.*(?:\n *- .*)*)", re.MULTILINE)
 
 
 def language_of_model(target: str, folder: Path | None) -> str:
-    """The one that the model's page declares, else that of its dictionaries, first without those of
-    packs, which one English prompt adds; else English. A page or dictionaries in several of
-    `LANGUAGES` do not tell. target: fingerprint of the tokenizer."""
+    """The one that the model's page declares, else that of its dictionaries, first without samples
+    and those of packs, which one English prompt adds; else English. A page or dictionaries in
+    several of `LANGUAGES` do not tell. target: fingerprint of the tokenizer."""
     from tokalign.tables.finding import compiled_folder, find_tables
 
     tables = [*find_tables("dictionary", target=target, model_folder=folder)]
     compiled = compiled_folder(target).name
-    built = {header.language for path, header in tables if path.parent.name != compiled}
+    built = {
+        header.language
+        for path, header in tables
+        if path.parent.name != compiled and not header.is_of_sample
+    }
     for languages in (_declared(folder), built, {header.language for _, header in tables}):
         fitting = languages.intersection(LANGUAGES)
         if len(fitting) == 1:
