@@ -127,8 +127,8 @@ class CandidateCovers:
 
     @property
     def possible(self) -> float:
-        """The probability of all that may follow, but for what was absorbed: at least `mass`, where
-        rounding leaves less than that of a whole that is nearly all absorbed."""
+        """The probability of all that may follow, but for what was absorbed: `mass`, where rounding
+        leaves less than that of a whole that is nearly all absorbed."""
         return max(self._possible, min(sum(self.mass.values()), self._before))
 
     def look(self, enough: int | None = None) -> None:
