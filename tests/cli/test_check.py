@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +17,7 @@ from tokalign.names.registry import resolve_tokenizer
 from tokalign.runtime.cost import CostCurve, Machine, Timing, store_curve
 from tokalign.runtime.mlx.machine import machine_of
 from tokalign.runtime.mlx.weights import default_dtype, load_weights
+from tokalign.tables.header import Header
 
 KEYS = (
     "intersection_pairs draft_vocabulary_size target_vocabulary_size draft_token_coverage "
@@ -78,16 +78,28 @@ def test_a_target_alone_is_judged_by_what_drafts_without_a_model() -> None:
     assert "\nmachines.Apple" in shown
 
 
-def test_a_pack_that_was_compiled_does_not_change_the_language_of_a_model(
+def test_neither_a_compiled_pack_nor_a_sample_changes_the_language_of_a_model(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     found = [
-        (Path(folder, "dictionary.tok"), SimpleNamespace(language=language))
-        for folder, language in (("0123456789abcdef", "en"), ("bielik", "pl"))
+        (
+            Path(folder, "dictionary.tok"),
+            Header(
+                kind="dictionary",
+                fingerprints={},
+                parameters={"language": language},
+                corpus={"files": [{"name": file, "bytes": 47_116}]},
+            ),
+        )
+        for folder, language, file in (
+            ("0123456789abcdef", "en", "en.txt"),
+            ("of-sample", "hu", "hu-mini.txt"),
+            ("bielik", "pl", "pl.txt"),
+        )
     ]
     monkeypatch.setattr("tokalign.tables.finding.find_tables", lambda *_, **__: found)
     assert language_of_model("0123456789abcdef0", None) == "pl"
-    del found[1]
+    del found[2]
     assert language_of_model("0123456789abcdef0", None) == "en"
 
 
