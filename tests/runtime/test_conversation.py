@@ -79,8 +79,8 @@ def some_decoder(pair: Models, draw: Random) -> Decoder:
     cache = CacheOptions(prefill_step_size=draw.choice([7, 2048]))
     decoder = assemble(pair[0], draft, options, cache=cache)
     if method == "drafter":
-        rows = draw.choice([None, 5])
-        drafting = decoder.drafting.with_options(method=method, draft_rows=rows)
+        alone, with_all = {"method": "drafter"}, {"method": "hybrid", "draft_rows": 5}
+        drafting = decoder.drafting.with_options(**draw.choice([alone, with_all]))
         drafter = draw.choice(DRAFTERS)(pair[0].model)
         return replace(decoder, drafter=drafter, drafting=drafting)
     return decoder
