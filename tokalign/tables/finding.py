@@ -86,23 +86,17 @@ def find_tables(
     """
     roles = {"target": target, "draft": draft}
     wanted = {role: fingerprint for role, fingerprint in roles.items() if fingerprint is not None}
-    files = [path for folder in _folders(model_folder) for path in table_files(folder, kind)]
-    if target is not None:
-        files.sort(key=lambda path: path.parent.name == _compiled_name(target))
-    of_samples = list[tuple[Path, Header]]()
-    for path in files:
+    compiled = None if target is None else _compiled_name(target)
+    found = list[tuple[Path, Header]]()
+    for path in (path for folder in _folders(model_folder) for path in table_files(folder, kind)):
         try:
             header = _header(path, file_state(path))
         except (BundleError, MissingAssetError) as error:
             note(f"{error}; it is not used")
             continue
-        if header.kind != kind or dict(header.fingerprints) != wanted:
-            continue
-        if header.is_of_sample:
-            of_samples.append((path, header))
-        else:
-            yield path, header
-    yield from of_samples
+        if header.kind == kind and dict(header.fingerprints) == wanted:
+            found.append((path, header))
+    yield from sorted(found, key=lambda of: (of[1].is_of_sample, of[0].parent.name == compiled))
 
 
 def languages_of(target: str, model_folder: Path | None = None) -> set[str]:
