@@ -52,6 +52,7 @@ def files(target: Path, tmp_path: Path) -> dict[str, bytes]:
         ("someone/qwen3-8b-mlx-4bit-dwq", REPOSITORY),
         ("mlx-community/Meta-Llama-3.1-8B-Instruct-bf16", published_drafters()[3].repository),
         ("mistral-small", "cvalgian/EAGLE3-Mistral-Small-24B-Instruct-2501"),
+        ("mlx-community/gemma-4-e4b-it-4bit", "google/gemma-4-E4B-it-assistant"),
         ("Qwen/Qwen3-8B-Base", None),
         ("Qwen/Qwen3-4B-Instruct-2507", None),
         ("bielik-pl", None),
