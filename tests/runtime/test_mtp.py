@@ -116,6 +116,25 @@ def test_a_folder_of_glm_s_alone_is_read(tmp_path: Path) -> None:
     assert all(mx.allclose(of, expected[key]) for key, of in tree_flatten(read.parameters()))
 
 
+@pytest.mark.parametrize("name", ["qwen3_5", "qwen3_5_moe"])
+def test_a_folder_of_speculators_is_read(name: str, tmp_path: Path) -> None:
+    target, drafter = zoo.zoo_model(name), random_mtp(zoo.zoo_model(name))
+    own = {"fc": "input_proj", "norm": "final_layernorm", "layers.0.": ""}
+    own |= {"pre_fc_norm_hidden": "hidden_layernorm", "pre_fc_norm_embedding": "token_layernorm"}
+    weights = {}
+    for key, of in published_weights(drafter, target).items():
+        if key.startswith("mtp."):
+            stem = key.removeprefix("mtp.")
+            first = next(part for part in own if stem.startswith(part))
+            weights[f"mtp_layers.0.{own[first]}{stem.removeprefix(first)}"] = of
+    config = {"speculators_model_type": "mtp", "architectures": ["MTPDraftModel"]}
+    read = read_drafter(write_mtp(tmp_path, weights, target, **config), target)
+    expected = dict(tree_flatten(drafter.parameters()))
+    found = dict(tree_flatten(read.parameters()))
+    assert found.keys() == expected.keys()
+    assert all(mx.allclose(found[key], expected[key], atol=1e-6) for key in found)
+
+
 def test_other_targets_are_refused() -> None:
     with pytest.raises(IncompatibleError, match="llama"):
         MtpDrafter(zoo.zoo_model("llama"))

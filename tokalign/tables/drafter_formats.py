@@ -46,6 +46,7 @@ _OF_SPECULATORS = {
     "dflash2": DrafterFormat.DFLASH_2,
     "dspark": DrafterFormat.DSPARK,
     "eagle3": DrafterFormat.EAGLE_3,
+    "mtp": DrafterFormat.MTP,
 }
 
 

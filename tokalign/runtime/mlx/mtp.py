@@ -36,10 +36,10 @@ from tokalign.runtime.rounds import Array
 from tokalign.tables.drafter_formats import GOES_ON_NORMED
 
 _NAMES = {
-    **dict.fromkeys(("fc", "eh_proj"), "fc"),
-    **dict.fromkeys(("pre_fc_norm_embedding", "enorm"), "embedding_norm"),
-    **dict.fromkeys(("pre_fc_norm_hidden", "hnorm"), "hidden_norm"),
-    **dict.fromkeys(("norm", "shared_head.norm", "shared_head_norm"), "norm"),
+    **dict.fromkeys(("fc", "eh_proj", "input_proj"), "fc"),
+    **dict.fromkeys(("pre_fc_norm_embedding", "enorm", "token_layernorm"), "embedding_norm"),
+    **dict.fromkeys(("pre_fc_norm_hidden", "hnorm", "hidden_layernorm"), "hidden_norm"),
+    **dict.fromkeys(("norm", "shared_head.norm", "shared_head_norm", "final_layernorm"), "norm"),
 }
 _SHARED = ("embed_tokens.", "shared_head.head.", "lm_head.")  # copies of the target's
 _ABOUT_0 = ("layernorm.weight", "embedding_norm.weight", "hidden_norm.weight")
@@ -117,9 +117,8 @@ def make_mtp(config: Mapping[str, Any], everything: Weights, target: Any) -> Mtp
 
 def _own_weights(weights: Mapping[str, Array], target: Any) -> dict[str, Array]:
     """The layer's weights of a checkpoint, those outside of `layers.N.` by our names; or {}."""
-    found = {
-        m[1]: of for key, of in weights.items() if (m := re.fullmatch(r"(?:.*\.)?mtp\.(.*)", key))
-    }
+    prefix = re.compile(r"(?:.*\.)?mtp(?:_layers\.0)?\.(.*)")  # the longer one in `speculators`
+    found = {m[1]: of for key, of in weights.items() if (m := prefix.fullmatch(key))}
     after = _part(weights, f"model.layers.{len(target.layers)}.")
     if "eh_proj.weight" in after:
         found = after
