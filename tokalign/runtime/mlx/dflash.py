@@ -164,7 +164,9 @@ class DFlashDrafter(TapsDrafter):
     def __init__(self, config: DFlashConfig, target: Any) -> None:
         super().__init__(config, target)
         width = config.hidden_size
-        self._scale = self._ends.embed_scale * config.input_embedding_scale
+        # `speculators` trains with embeddings as they are stored.
+        scale = 1.0 if config.whole_window else self._ends.embed_scale
+        self._scale = scale * config.input_embedding_scale
         self.hidden_norm = nn.RMSNorm(width, eps=config.rms_norm_eps)
         self.layers = [DFlashLayer(config, window) for window in config.windows]
         if config.markov_rank:
