@@ -6,6 +6,7 @@ to be called exactly as those of the network.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self, cast
@@ -100,7 +101,9 @@ class TapsDrafter(TrainedDrafter):
         self._ids = ids
 
     def filled(self, weights: Weights) -> Self:
-        """With the weights of a folder. Raises: ValueError; as `own`."""
+        """With the weights of a folder, whose names may begin with parts that NeMo and SpecForge
+        wrap the network in. Raises: ValueError; as `own`."""
+        weights = {re.sub(r"^(model|logit_head)\.", "", key): of for key, of in weights.items()}
         parameters = {
             key: weight
             for key, weight in weights.items()
