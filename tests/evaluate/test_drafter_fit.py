@@ -122,15 +122,26 @@ def test_one_that_reads_the_last_hidden_state(
     assert "it reads the target's last hidden state" in found["verdict"]
 
 
-@pytest.mark.parametrize("inside", [True, False])
+@pytest.mark.parametrize(
+    ("key", "ids", "taps"),
+    [
+        ("eagle_config", [1, 4], [1, 4]),
+        ("eagle_config", [2, 4], [1, 3]),
+        ("eagle_config", [8, 10, 12], [7, 9, 11]),
+        (None, [1, 4], [0, 3]),
+        ("target_layer_ids", [3, 4], [3, 4]),
+    ],
+)
 def test_layers_of_an_eagle_3_head_that_says_them(
-    inside: bool, target: Path, tmp_path: Path
+    key: str | None, ids: list[int], taps: list[int], target: Path, tmp_path: Path
 ) -> None:
-    """Beside other keys they are ids of layers whose inputs are read."""
-    layers = {"eagle_aux_hidden_state_layer_ids": [3, 4]}
-    config = {**BEAM, "draft_vocab_size": 257, **({"eagle_config": layers} if inside else layers)}
+    """Beside other keys they are ids of layers whose inputs are read, in `eagle_config` where the
+    first is above 1, too (SGLang #25454); DeepSpec's are those of outputs."""
+    layers = {"eagle_aux_hidden_state_layer_ids": ids}
+    own = {"eagle_config": {"eagle_config": layers}, "target_layer_ids": {"target_layer_ids": ids}}
+    config = {**BEAM, "draft_vocab_size": 257, **(own[key] if key else layers)}
     found = judged(target, written(tmp_path / "it", config), "a\n")
-    assert found["drafter_taps"] == ([3, 4] if inside else [2, 3])
+    assert found["drafter_taps"] == taps
 
 
 def test_what_its_own_vocabulary_covers_is_counted_in_the_text(

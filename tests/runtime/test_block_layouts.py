@@ -20,6 +20,7 @@ from block_drafters import (
     write_block_drafter,
 )
 from drafter_cases import PROMPT, SAMPLINGS
+from mlx.utils import tree_flatten
 from random_models import random_model, write_model
 
 from tokalign.errors import BundleError, IncompatibleError
@@ -255,6 +256,27 @@ def test_embeddings_are_scaled_as_those_of_the_target(name: str) -> None:
     network = random_block_drafter(target)
     raw = embedding_of(target)(mx.array([3]))
     assert mx.allclose(network.embedded(mx.array([3])), raw * raw.shape[-1] ** 0.5)
+
+
+@pytest.mark.slow
+def test_speculators_does_not_scale_embeddings() -> None:
+    target = zoo.zoo_model("gemma4_text")
+    network = random_block_drafter(target, config=nested_config(block_config(target), "dflash"))
+    assert mx.allclose(network.embedded(mx.array([3])), embedding_of(target)(mx.array([3])))
+
+
+def test_heads_may_be_in_a_part_of_their_own(tmp_path: Path) -> None:
+    """As in the first DSpark drafters of SpecForge."""
+    model = random_model()
+    config = dspark_config(model)
+    drafter = random_block_drafter(model, config=config)
+    weights = {
+        f"logit_head.{name}" if "_head." in name else name: of
+        for name, of in tree_flatten(drafter.parameters())
+    }
+    folder = write_block_drafter(tmp_path, drafter, config)
+    mx.save_safetensors(str(folder / "model.safetensors"), weights)
+    assert guessed(read_drafter(folder, model), 9) == guessed(drafter, 9)
 
 
 @pytest.mark.parametrize(

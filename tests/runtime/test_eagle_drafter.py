@@ -14,6 +14,7 @@ import pytest
 import zoo
 from drafter_cases import ARCHITECTURES, PROMPT, SAMPLINGS, rounds_that_lose_nothing
 from eagle_drafters import KnowingEagle, eagle_config, knowing_eagle, random_eagle, write_eagle
+from mlx.utils import tree_flatten
 from mlx_lm.models import qwen3
 from mlx_lm.models.cache import KVCache
 from random_models import generate, random_model, rounds_of
@@ -180,6 +181,57 @@ def test_queries_and_keys_may_be_normed(tmp_path: Path) -> None:
     assert "q_norm" in read.layers[1].self_attn
 
 
+@pytest.mark.parametrize("prefix", ["", "model."])
+def test_a_head_of_deepspec_is_read(prefix: str, tmp_path: Path) -> None:
+    """All its keys at the top, norms of queries, a head of all ids. NeMo's names begin with
+    `model.`"""
+    target, taps = random_model(layers=8), [1, 2, 4, 5, 7]
+    size = vocabulary_size(target)
+    own = {"head_dim": 16, "draft_vocab_size": size}
+    inside = {"eagle_aux_hidden_state_layer_ids": taps}
+    network = random_eagle(
+        target, eagle_config(target, eagle_config=inside, **own), qwen3.Attention, embedding=True
+    )
+    config = eagle_config(target, head_dim=16, target_layer_ids=taps, num_target_layers=8)
+    config |= {"architectures": ["Qwen3Eagle3Model"], "ttt_length": 7, "step_loss_decay": 0.8}
+    config |= {"draft_num_hidden_layers": 1, "target_model_name_or_path": "Qwen/Qwen3-4B"}
+    for key in ("eagle_config", "draft_vocab_size"):
+        del config[key]
+    weights = {
+        name if name.startswith("lm_head") else prefix + name: of
+        for name, of in tree_flatten(network.parameters())
+    }
+    mx.save_safetensors(str(tmp_path / "model.safetensors"), weights)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    read = read_drafter(tmp_path, target)
+    assert read.config.taps(8) == tuple(taps)
+    ids = mx.arange(5)
+    states = network.states(mx.random.normal((5, 5 * 32)))
+    outputs = [one.logits(one.read(ids, states, [None], "causal")) for one in (network, read)]
+    assert mx.allclose(*outputs, atol=1e-5)
+
+
+def test_a_norm_before_fc_may_be_told_beside_the_layers(tmp_path: Path) -> None:
+    """As NVIDIA's heads for gpt-oss do (vLLM #42143)."""
+    target = model()
+    config = eagle_config(target, norm_before_fc=True)
+    network = random_eagle(target, config)
+    del config["norm_before_fc"]
+    config["eagle_config"]["norm_before_fc"] = True
+    read = read_drafter(write_eagle(tmp_path, network, config), target)
+    watched = mx.random.normal((3, 3 * 32))
+    assert mx.allclose(read.states(watched), network.states(watched), atol=1e-5)
+
+
+def test_of_rotary_embeddings_by_kinds_of_layers_that_of_windows_is_taken() -> None:
+    """As `speculators` does with what it copied of such a target."""
+    target = model()
+    kinds = {"sliding_attention": {"rope_theta": 500.0}, "full_attention": {"rope_theta": 9e5}}
+    for told, theta in ((kinds, 500.0), ({"full_attention": kinds["full_attention"]}, 9e5)):
+        config = eagle_config(target, rope_parameters=told)
+        assert Eagle3Config.from_json(config).rope_theta == theta
+
+
 def test_a_layer_may_have_a_window() -> None:
     """As in those of speculators since 2026: a row sees no key before it, committed or not."""
     target = model()
@@ -250,6 +302,7 @@ def test_a_layer_may_have_a_window() -> None:
             "decoder_sparse_step": 1,
             "router_aux_loss_coef": 0.001,
         },  # SpecForge, for Qwen3 MoE
+        {"num_aux_hidden_states": 3, "_attn_implementation_autoset": True},  # TorchSpec
     ],
 )
 def test_a_published_configuration_is_read(published: dict[str, Any], tmp_path: Path) -> None:

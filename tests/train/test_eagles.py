@@ -71,6 +71,17 @@ def test_a_head_that_norms_queries_is_not_trained_on(tmp_path: Path) -> None:
         EagleLearner.continued(learner, target, tmp_path)
 
 
+def test_a_norm_that_is_told_beside_the_layers_is_written_as_others(tmp_path: Path) -> None:
+    model: Any = random_model(layers=3)
+    config = eagle_config(model, norm_before_fc=True)
+    network = random_eagle(model, config)
+    config["eagle_config"]["norm_before_fc"] = config.pop("norm_before_fc")
+    learner: Any = SimpleNamespace(_remark=lambda *_: None, _with_head=lambda _, told, __: told)
+    target: Any = SimpleNamespace(model=model)
+    _, told = EagleLearner.continued(learner, target, write_eagle(tmp_path, network, config))
+    assert told["norm_before_fc"]
+
+
 def test_ids_are_counted_in_labels_and_in_the_corpora_they_were_made_of(tmp_path: Path) -> None:
     tokenizer: Any = trained_tokenizer(340)
     size = len(tokenizer.vocabulary)

@@ -24,16 +24,16 @@ _OF_LIBRARIES = {
     *("initializer_range", "max_window_layers"),
     *("model_type", "pretraining_tp", "torch_dtype", "transformers_version", "use_cache"),
     # of generating, which a configuration has where all of its values were written
-    *("_name_or_path", "id2label", "label2id", "length_penalty", "max_length", "num_beam_groups"),
-    *("num_beams", "num_return_sequences", "repetition_penalty", "return_dict", "temperature"),
-    *("top_k", "top_p", "typical_p"),
+    *("id2label", "label2id", "length_penalty", "max_length", "num_beam_groups", "num_beams"),
+    *("num_return_sequences", "repetition_penalty", "return_dict", "temperature", "top_k", "top_p"),
+    *("typical_p",),
     # of the target, whose configuration a drafter's may be a copy of
     *("attention_head_dim", "cla_share_factor", "decoder_sparse_step", "dense_list", "modal_type"),
     *("norm_type", "org_vocab_size", "pool_type", "router_aux_loss_coef", "target_model_type"),
     *("truncated_vocab_size", "use_qk_norm", "use_rotary_pos_emb"),
 }
 """Keys of a `config.json` that do not change what a network computes, beside those of ids, such as
-`image_token_id`."""
+`image_token_id`, and those of transformers itself, such as `_attn_implementation_autoset`."""
 
 _MASKS = {"mask_token_id", "ptd_token_id"}
 """Keys of ids that a network reads."""
@@ -81,6 +81,7 @@ class DrafterShape:
         if (activation := config.get("hidden_act", "silu")) != "silu":
             raise ValueError(f"hidden_act, of which only silu is run, not {shown(activation)}")
         rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+        rope = rope.get(SLIDING) or rope.get(FULL) or rope  # as `speculators`: of all layers then
         neox = config.get("rope_is_neox_style", config.get("is_neox_style"))
         sizes, types = layer_sizes(config), config.get("layer_types") or []
         if {*types} <= {FULL}:
@@ -152,7 +153,7 @@ def refuse_unknown(config: Mapping[str, Any], known: Set[str]) -> None:
     # mlx-lm writes the settings under both names.
     if config.get("quantization_config") == config.get("quantization"):
         known = known | {"quantization_config"}
-    further = {key for key in config if key.endswith("_id")} - _MASKS
+    further = {key for key in config if key.endswith("_id") or key.startswith("_")} - _MASKS
     refuse(key for key in config.keys() - known - _OF_LIBRARIES - further if config[key])
 
 

@@ -59,11 +59,12 @@ def drafter_format(config: Mapping[str, Any]) -> DrafterFormat | None:
         return _OF_SPECULATORS.get(str(kind))
     block = config.get("dflash_config")
     block = block if isinstance(block, Mapping) else {}  # what reads it refuses another one
-    if "DSpark" in str(config.get("architectures")) or block.get("projector_type") == "dspark":
+    network = str(config.get("architectures"))
+    if "DSpark" in network or block.get("projector_type") == "dspark":
         return DrafterFormat.DSPARK
     if "dflash_config" in config:
         return DrafterFormat.DFLASH_2 if "selector_rank" in block else DrafterFormat.DFLASH
-    if "draft_vocab_size" in config and "PEagle" not in str(config.get("architectures")):
+    if ("draft_vocab_size" in config or "Eagle3" in network) and "PEagle" not in network:
         return DrafterFormat.EAGLE_3
     if "backbone_hidden_size" in config:
         return DrafterFormat.GEMMA_4

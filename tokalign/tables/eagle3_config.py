@@ -1,8 +1,10 @@
 """Configurations of EAGLE-3 drafters in the layouts that are published.
 
-SafeAILab and SpecForge name the layers whose *outputs* are read. speculators nests the
-configuration of the layer and names the layers that follow; EAGLE 3.1 there is two norms more.
-Source: `mlx-vlm` 0.7.10, SpecForge, and `speculators` 0.9.0.
+SafeAILab and SpecForge name the layers whose *outputs* are read, as DeepSpec does, which has all
+keys at the top. speculators nests the configuration of the layer and names the layers that follow;
+EAGLE 3.1 there is two norms more. ModelOpt names either: its ids are those of layers that follow
+where the first is above 1.
+Source: `mlx-vlm` 0.7.10, SpecForge, DeepSpec, `speculators` 0.9.0, and what SGLang and vLLM read.
 """
 
 from __future__ import annotations
@@ -28,6 +30,9 @@ _USUAL = {
 _KNOWN = SHAPE_KEYS | {
     *("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output", "embed_requires_grad"),
     *("eagle_config", INPUTS),
+    # of training, and what the weights show
+    *("draft_num_hidden_layers", "inference_type", "num_aux_hidden_states", "step_loss_decay"),
+    *("target_model_name_or_path", "ttt_length"),
     *("transformer_layer_config", "speculators_config", "speculators_version"),
     *("speculators_model_type", "tie_word_embeddings"),
 }
@@ -51,13 +56,16 @@ class Eagle3Config(DrafterShape):
         nested = config.get("transformer_layer_config") or {}
         config = {"num_hidden_layers": 1, **nested, **config}
         own = dict(config.get("eagle_config") or {})
-        layers = own.pop(INPUTS, None) or None
+        config["norm_before_fc"] = own.pop("norm_before_fc", None) or config.get("norm_before_fc")
+        layers, inputs = config.get("target_layer_ids"), config.get(INPUTS)
+        if named := own.pop(INPUTS, None):
+            layers, inputs = named, named if named[0] > 1 else inputs
         odd = [f"{key}: {of}" for key, of in own.items() if of not in (None, _USUAL.get(key))]
         if config.get("fc_norm") and config.get("norm_before_fc"):
             odd.append("fc_norm beside norm_before_fc")
         has_windows = SLIDING in (config.get("layer_types") or [])
         refuse_unknown(config, _KNOWN | ({"use_sliding_window"} if has_windows else set()))
         refuse(odd)
-        if (inputs := config.get(INPUTS)) is not None:
+        if inputs is not None:
             layers = [layer - 1 for layer in inputs]
         return cls.read({**config, "target_layer_ids": layers})

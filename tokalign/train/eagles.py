@@ -138,7 +138,8 @@ class EagleLearner(DrafterLearner):
         if "embed_tokens" in drafter:
             drafter.embed_tokens.freeze()
         taps = drafter.config.taps(len(target.model.layers))
-        return drafter, self._with_head(target, read_drafter_json(folder), taps)
+        config = {**read_drafter_json(folder), "norm_before_fc": drafter.config.norm_before_fc}
+        return drafter, self._with_head(target, config, taps)
 
     def _with_head(
         self, target: LanguageModel[TargetId], config: Mapping[str, Any], taps: Sequence[int]
