@@ -153,6 +153,17 @@ def test_a_line_may_begin_with_an_alternative() -> None:
     assert Grammar.text(source) == Grammar.text('root ::= "a" | item | ("b")\nitem ::= "c"')
 
 
+@pytest.mark.parametrize(
+    "start", ["start:", " start :", "?start:", "!start:", 'start[capture="x"]:']
+)
+def test_a_text_in_larks_format_is_told_by_its_start(start: str) -> None:
+    """Grammars for vLLM and Outlines have the mark of a rule that stands for its only part."""
+    source = f'{start} number ("+" number)*\nnumber: /[0-9]+/'
+    assert Grammar.text(source) == Grammar.lark(source)
+    with pytest.raises(UsageError, match="GBNF"):
+        Grammar.text('root ::= "a"\nrestart: "b"')
+
+
 def test_empty_lines_are_read_once() -> None:
     """A quadratic reader would not end within the time that tests have."""
     source = "\n" * 400_000 + 'root ::= "a"' + "\n#" * 20_000

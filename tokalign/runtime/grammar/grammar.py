@@ -15,6 +15,9 @@ from tokalign.runtime.grammar.gbnf import lark_of
 from tokalign.runtime.grammar.matcher import first_line, invalid
 from tokalign.runtime.grammar.schema import check_schema, json_part
 
+_LARK = re.compile(r"(?m)^[ \t]*(%llguidance\b|[?!]?start[ \t]*(\[[^\]\n]*\])?[ \t]*:(?!:))")
+"""What tells a text in Lark's format: a directive, or the rule it begins with, root in GBNF."""
+
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
@@ -71,8 +74,7 @@ class Grammar:
     def text(cls, text: str) -> Grammar:
         """A grammar in llama.cpp's GBNF or in Lark's format. Raises: UsageError."""
         check_text("the grammar", text)
-        is_lark = re.search(r"(?m)^[ \t]*(%llguidance\b|start[ \t]*:(?!:))", text) is not None
-        if is_lark:
+        if _LARK.search(text):
             return cls.lark(text)
         return cls._checked("grammar", {"lark_grammar": lark_of(text)})
 
