@@ -39,7 +39,7 @@ from tokenizer_files import (
 
 from tokalign.errors import MissingAssetError, VocabularyError
 from tokalign.tokenizer.bpe.encoder import IncrementalEncoder
-from tokalign.tokenizer.bpe.pretokenizer import GPT2_PATTERN
+from tokalign.tokenizer.bpe.expressions import GPT2_PATTERN
 from tokalign.tokenizer.limits import MAX_FILE_BYTES, MAX_IDS
 from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.spec import Level, Supplement

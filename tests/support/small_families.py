@@ -16,7 +16,7 @@ from polish import SENTENCES
 from tokenizer_files import added, template, truncation
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from tokalign.tokenizer.bpe.pretokenizer import GPT2_PATTERN, KNOWN_PATTERNS
+from tokalign.tokenizer.bpe.expressions import GPT2_PATTERN, KNOWN_PATTERNS
 from tokalign.tokenizer.library import library_of
 from tokalign.tokenizer.spec import byte_level
 from tokalign.tokenizer.spelling import byte_alphabet

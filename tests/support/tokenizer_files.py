@@ -9,7 +9,7 @@ from typing import Any
 from sentencepiece import sentencepiece_model_pb2 as proto
 from tokenizers import Tokenizer
 
-from tokalign.tokenizer.bpe.pretokenizer import GPT2_PATTERN
+from tokalign.tokenizer.bpe.expressions import GPT2_PATTERN
 from tokalign.tokenizer.spec import Supplement
 from tokalign.tokenizer.spelling import byte_alphabet
 

@@ -22,7 +22,7 @@ from tokenizers import Tokenizer as Library
 
 from tokalign.errors import VocabularyError
 from tokalign.runtime.chat import encode_prompt
-from tokalign.tokenizer.bpe.pretokenizer import GPT2_PATTERN
+from tokalign.tokenizer.bpe.expressions import GPT2_PATTERN
 from tokalign.tokenizer.check_texts import plain_texts
 from tokalign.tokenizer.foreign import ForeignTokenizer
 from tokalign.tokenizer.ranks import read_tekken

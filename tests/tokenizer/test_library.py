@@ -13,7 +13,7 @@ from small_families import BYTE_LEVEL, PIPELINES, isolated
 from tokenizers import pre_tokenizers
 
 from tokalign.errors import VocabularyError
-from tokalign.tokenizer.bpe.pretokenizer import GPT2_PATTERN
+from tokalign.tokenizer.bpe.expressions import GPT2_PATTERN
 from tokalign.tokenizer.library import LibrarySplitter, giving_up
 from tokalign.tokenizer.spec import byte_level
 

@@ -26,17 +26,13 @@ import regex
 
 from tokalign.errors import VocabularyError, in_one_line, is_complaint
 from tokalign.tokenizer.bpe.encoder import PieceEncoder
+from tokalign.tokenizer.bpe.expressions import GPT2_PATTERN, NEIGHBOURS, Reach, Reads, looks_back
 from tokalign.tokenizer.bpe.pretokenizer import (
-    GPT2_PATTERN,
-    NEIGHBOURS,
-    Reach,
-    Reads,
     Splitter,
     as_bytes,
     as_text,
     count_pieces,
     incomplete_tail,
-    looks_back,
 )
 from tokalign.tokenizer.spec import Step, cuts
 from tokalign.tokenizer.spelling import SPACE_MARK, byte_alphabet, write_byte_level

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tokalign.tokenizer.bpe.pretokenizer import GPT2_PATTERN
+from tokalign.tokenizer.bpe.expressions import GPT2_PATTERN
 from tokalign.tokenizer.limits import check_lengths
 from tokalign.tokenizer.vocabulary import Roles
 

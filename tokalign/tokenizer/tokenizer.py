@@ -17,10 +17,9 @@ import numpy as np
 from tokalign.errors import IncompatibleError, VocabularyError
 from tokalign.tokenizer.backend import build_library, load_library, merged_last, take_bytes
 from tokalign.tokenizer.bpe.encoder import BytePairEncoding, PieceEncoder
+from tokalign.tokenizer.bpe.expressions import KNOWN_PATTERNS, RegexSplitter
 from tokalign.tokenizer.bpe.pretokenizer import (
-    KNOWN_PATTERNS,
     AddedTokenSplitter,
-    RegexSplitter,
     Splitter,
     WholeSplitter,
     WordSplitter,

@@ -9,7 +9,7 @@ import pytest
 from small_tokenizers import of_merges
 
 from tokalign.tokenizer.bpe.absorption import Absorption
-from tokalign.tokenizer.bpe.pretokenizer import GPT2_PATTERN
+from tokalign.tokenizer.bpe.expressions import GPT2_PATTERN
 from tokalign.tokenizer.spec import byte_level
 
 CHARACTERS = ("ż", "ź", "„", "a", ".", " ")

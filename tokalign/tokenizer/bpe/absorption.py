@@ -25,7 +25,8 @@ from typing import Any, Generic
 
 from tokalign.tokenizer.bpe import Id
 from tokalign.tokenizer.bpe.encoder import BytePairEncoding
-from tokalign.tokenizer.bpe.pretokenizer import RegexSplitter, incomplete_tail
+from tokalign.tokenizer.bpe.expressions import RegexSplitter
+from tokalign.tokenizer.bpe.pretokenizer import incomplete_tail
 
 MIN_FANOUT = 16
 """Where more tokens than this begin with the same bytes, a table answers instead of the merges."""
