@@ -126,6 +126,23 @@ def test_tokens_are_matched_by_id_and_by_spelling(target: LanguageModel[Any]) ->
         constrain(Grammar.text("root ::= <nonesuch>"), target.tokenizer, PROMPT, target.stop_ids)
 
 
+@pytest.mark.parametrize("text", ["<gbnf:6>", "<gbnf:61>"])
+def test_a_text_that_is_spelled_as_a_named_token_is_a_text(
+    target: LanguageModel[Any], text: str
+) -> None:
+    """It became an id, or an error about half a byte."""
+    ids = target.tokenizer.encoder.encode(text.encode())
+    lark = Grammar.text(f'start: "{text}"')
+    for grammar in (
+        Grammar.choice([text]),
+        Grammar.regex(text),
+        lark | Grammar.text("root ::= <unk>"),
+    ):
+        assert allows(target, grammar, ids)
+    quoted = target.tokenizer.encoder.encode(f'"{text}"'.encode())
+    assert allows(target, Grammar.json_schema({"const": text}), quoted)
+
+
 @pytest.mark.parametrize(
     ("source", "why"),
     [

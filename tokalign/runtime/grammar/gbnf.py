@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
@@ -29,7 +30,11 @@ _RANGE = re.compile(f"({_CHARACTER})(?:-({_CHARACTER}))?", re.DOTALL)
 """A character or two around a dash; a dash at either end of a set is a dash."""
 _ESCAPES = {"t": "\t", "r": "\r", "n": "\n"} | {sign: sign for sign in '\\"[]-'}
 _LAST = 0x10FFFF
-_NAMED = re.compile(r"<(\^?)gbnf:([0-9a-f]+)>")
+_NAMED = re.compile(
+    r'"(?:[^"\\]|\\.)*"|/(?:[^/\\]|\\.)*/|<(?P<negated>\^?)gbnf:(?P<spelling>(?:[0-9a-f]{2})+)>',
+    re.DOTALL,
+)
+"""A token that is named by its spelling; or a text or an expression, which may be spelled so."""
 _MOST_TIMES = 10_000
 _MOST_ITEMS = 50_000
 
@@ -53,15 +58,23 @@ def with_ids(definition: str, ids: Mapping[bytes, int]) -> str:
     token that the tokenizer does not have."""
 
     def numbered(match: re.Match[str]) -> str:
-        spelling = bytes.fromhex(match[2])
+        if match["spelling"] is None:
+            return match[0]
+        spelling = bytes.fromhex(match["spelling"])
         if spelling not in ids:
             raise UsageError(
-                f"the grammar names {shown(spelling.decode())}, which is no token of this "
-                "tokenizer; write it as a text between quotes"
+                f"the grammar names {shown(spelling.decode(errors='replace'))}, which is no token "
+                "of this tokenizer; write it as a text between quotes"
             )
-        return f"<[{match[1]}{ids[spelling]}]>"
+        return f"<[{match['negated']}{ids[spelling]}]>"
 
-    return _NAMED.sub(numbered, definition)
+    if "gbnf:" not in definition:
+        return definition
+    whole = json.loads(definition)
+    for part in whole["grammars"]:
+        if lark := part.get("lark_grammar"):
+            part["lark_grammar"] = _NAMED.sub(numbered, lark)
+    return json.dumps(whole)
 
 
 class _Reader:
