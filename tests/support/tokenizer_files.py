@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from base64 import b64encode
 from pathlib import Path
 from typing import Any
@@ -146,3 +147,20 @@ def tekken_document(**changes: Any) -> dict[str, Any]:
         "default_num_special_tokens": 3,
     }
     return {"config": config, "vocab": entries, **changes}
+
+
+def write_program(folder: Path) -> None:
+    """A tokenizer that is a program: every letter is a token."""
+    program = (
+        "from transformers import PreTrainedTokenizer\n"
+        "class Letters(PreTrainedTokenizer):\n"
+        "    vocab_size = 4000\n"
+        "    def get_vocab(self): return {chr(i): i for i in range(4000)}\n"
+        "    def _tokenize(self, text, **_): return list(text)\n"
+        "    def _convert_token_to_id(self, token): return ord(token) % 4000\n"
+        "    def _convert_id_to_token(self, index): return chr(index)\n"
+    )
+    (folder / "tokenization_letters.py").write_text(program)
+    auto_map = {"AutoTokenizer": ["tokenization_letters.Letters", None]}
+    settings = {"tokenizer_class": "Letters", "auto_map": auto_map}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))

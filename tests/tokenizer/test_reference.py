@@ -16,6 +16,7 @@ from tokenizer_files import (
     library_tokenizer,
     sentencepiece_model,
     template,
+    write_program,
 )
 
 from tokalign.errors import MissingAssetError, UsageError, VocabularyError
@@ -180,19 +181,7 @@ def test_sentencepiece_with_equal_scores_is_aligned(kind: str, tmp_path: Path) -
 
 
 def test_a_program_is_run_only_if_it_is_trusted(tmp_path: Path) -> None:
-    program = (
-        "from transformers import PreTrainedTokenizer\n"
-        "class Letters(PreTrainedTokenizer):\n"
-        "    vocab_size = 256\n"
-        "    def get_vocab(self): return {chr(i): i for i in range(256)}\n"
-        "    def _tokenize(self, text, **_): return list(text)\n"
-        "    def _convert_token_to_id(self, token): return ord(token) % 256\n"
-        "    def _convert_id_to_token(self, index): return chr(index)\n"
-    )
-    (tmp_path / "tokenization_letters.py").write_text(program)
-    auto_map = {"AutoTokenizer": ["tokenization_letters.Letters", None]}
-    settings = {"tokenizer_class": "Letters", "auto_map": auto_map}
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    write_program(tmp_path)
     with pytest.raises(UsageError, match="--trust-remote-code"):
         read_tokenizer(tmp_path)
     trusted = read_tokenizer(tmp_path, trust_remote_code=True)

@@ -11,6 +11,7 @@ import pytest
 from batches import Batch, make_batch, two_tables
 from places import DEMO
 from small_tables import bundle_of_table
+from tokenizer_files import write_program
 from written_tables import write_bundle
 
 from tokalign.errors import IncompatibleError, MissingAssetError, UsageError
@@ -24,12 +25,14 @@ LONGEST = 500
 BATCH = make_batch(20)
 
 
-def config(options: Any = None, *, vocabulary: int = 4000, longest: int = LONGEST) -> Any:
+def config(
+    options: Any = None, *, vocabulary: int = 4000, longest: int = LONGEST, **model: Any
+) -> Any:
     """The parts of a VllmConfig that are read, by the names that they have in vLLM 0.33."""
+    usual = {"tokenizer": str(DEMO / "target"), "trust_remote_code": False}
+    usual |= {"max_model_len": longest, "get_vocab_size": lambda: vocabulary}
     return SimpleNamespace(
-        model_config=SimpleNamespace(
-            tokenizer=str(DEMO / "target"), max_model_len=longest, get_vocab_size=lambda: vocabulary
-        ),
+        model_config=SimpleNamespace(**usual | model),
         speculative_config=SimpleNamespace(num_speculative_tokens=5),
         additional_config={} if options is None else {"tokalign": options},
     )
@@ -118,3 +121,16 @@ def test_a_dictionary_that_does_not_fit_is_refused(
         DictionaryProposer(config())
     with pytest.raises(IncompatibleError, match="but the model has only 50 ids"):
         DictionaryProposer(config({"dictionary": str(dictionary)}, vocabulary=50))
+
+
+def test_a_tokenizer_that_is_a_program_is_run_where_vllm_was_told_to_trust_it(
+    tmp_path: Path,
+) -> None:
+    write_program(tmp_path)
+    program = read_tokenizer(tmp_path, trust_remote_code=True)
+    path, table = tmp_path / "x.dictionary.tok", two_tables()["dictionary:a"]
+    write_bundle(path, bundle_of_table(table, len(program.vocabulary), program.fingerprint))
+    model = {"tokenizer": str(tmp_path), "trust_remote_code": True}
+    assert DictionaryProposer(config({"dictionary": str(path)}, **model))
+    with pytest.raises(UsageError, match="trust-remote-code"):
+        DictionaryProposer(config({"dictionary": str(path)}, tokenizer=str(tmp_path)))

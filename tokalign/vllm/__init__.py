@@ -80,7 +80,7 @@ class DictionaryProposer:
         model = vllm_config.model_config
         self._max_model_len = int(model.max_model_len)
         self._drafter = BatchDrafter(
-            _open(str(model.tokenizer), options, model.get_vocab_size()),
+            _open(model, options),
             copies=options.copy,
             max_tokens=vllm_config.speculative_config.num_speculative_tokens,
             p_min=options.p_min,
@@ -110,12 +110,13 @@ class DictionaryProposer:
         """vLLM calls this where other proposers load a model."""
 
 
-def _open(
-    tokenizer: str, options: ProposerOptions, vocabulary_size: int
-) -> dict[str, BackoffTable]:
-    """The dictionaries that the options name, or those that fit the tokenizer, by source.
-    vocabulary_size: of the model. Raises: IncompatibleError for a table with other ids."""
-    resolved: Resolved[TargetId] = resolve_tokenizer(tokenizer)
+def _open(model: Any, options: ProposerOptions) -> dict[str, BackoffTable]:
+    """The dictionaries that the options name, or those that fit the tokenizer, by source. model:
+    vLLM's `ModelConfig`. Raises: IncompatibleError for a table with other ids."""
+    resolved: Resolved[TargetId] = resolve_tokenizer(
+        str(model.tokenizer), trust_remote_code=model.trust_remote_code
+    )
+    vocabulary_size = model.get_vocab_size()
     languages = ",".join(several(options.language)).split(",")
     found = open_dictionary(
         resolved.tokenizer,
