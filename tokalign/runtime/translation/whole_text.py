@@ -56,7 +56,7 @@ class DraftReading:
         ours, theirs = pair.draft.vocabulary.tokens, pair.target.vocabulary.tokens
         self.spelled = [token_bytes(ours, i) for i in self.ids]
         self.boundaries: list[RowBoundary] = []
-        spelled = [theirs[i] for i in own]
+        spelled = [token_bytes(theirs, i) for i in own]
         first = next((at for at, token in enumerate(spelled) if token), 0)
         if pair.target.spec.dummy_prefix and spelled:
             spelled[first] = spelled[first].removeprefix(b" ")
