@@ -211,6 +211,19 @@ def test_a_head_of_deepspec_is_read(prefix: str, tmp_path: Path) -> None:
     assert mx.allclose(*outputs, atol=1e-5)
 
 
+def test_logits_of_all_ids_are_not_moved_about(tmp_path: Path) -> None:
+    """SpecForge writes a `d2t` of zeros for a head that knows all ids."""
+    target = model()
+    config = eagle_config(target, draft_vocab_size=vocabulary_size(target))
+    folder = write_eagle(tmp_path, random_eagle(target, config), config)
+    weights = dict(mx.load(str(folder / "model.safetensors")).items())
+    mx.eval(weights)
+    weights["d2t"] = mx.zeros((config["draft_vocab_size"],), mx.int64)
+    mx.save_safetensors(str(folder / "model.safetensors"), weights)
+    logits = mx.zeros((2, config["draft_vocab_size"]))
+    assert read_drafter(folder, target).among_all(logits) is logits
+
+
 def test_a_norm_before_fc_may_be_told_beside_the_layers(tmp_path: Path) -> None:
     """As NVIDIA's heads for gpt-oss do (vLLM #42143)."""
     target = model()
