@@ -32,10 +32,12 @@ class RawIds:
     def __init__(self, pair: Pair) -> None:
         self._sizes = len(pair.draft.vocabulary), len(pair.target.vocabulary)
 
+    def read(self, ids: Sequence[TargetId]) -> list[DraftId]:
+        return [DraftId(token) for token in ids if token < self._sizes[0]]
+
     def draft(self, ids: Sequence[TargetId], session: DraftModelSession, asked: Asked) -> Proposal:
         """See `Translation`."""
-        known = [DraftId(token) for token in ids if token < self._sizes[0]]
-        drafted = session.draft(known, asked.steps).ids
+        drafted = session.draft(self.read(ids), asked.steps).ids
         common = takewhile(lambda token: token < self._sizes[1], drafted)
         chain = [TargetId(token) for token in common]
         return Proposal(tree=chain_with_leaves(chain, asked.learned))
@@ -51,10 +53,13 @@ class Naive:
     def __init__(self, pair: Pair, text: DraftText) -> None:
         self._pair, self._text = pair, text
 
+    def read(self, ids: Sequence[TargetId]) -> list[DraftId]:
+        self._text.follow(ids)
+        return self._text.ids
+
     def draft(self, ids: Sequence[TargetId], session: DraftModelSession, asked: Asked) -> Proposal:
         """See `Translation`."""
-        self._text.follow(ids)
-        chunk, end = self._pair.split_end(session.draft(self._text.ids, asked.steps).ids)
+        chunk, end = self._pair.split_end(session.draft(self.read(ids), asked.steps).ids)
         text = self._pair.target.encode(self._pair.draft.decode(chunk)) if chunk else []
         return Proposal(tree=chain_with_leaves([*text, *end], asked.learned))
 

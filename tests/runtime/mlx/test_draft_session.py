@@ -90,12 +90,14 @@ def test_another_text_is_read_whole_if_it_is_short() -> None:
 
 def test_a_draft_model_is_expected_to_read_what_it_reads() -> None:
     model = session()
-    assert model.to_read(WHOLE) == WHOLE
-    assert model.to_read(WHOLE + 1) == BEGINNING + END
+    assert model.unread(LONG[:WHOLE]) == WHOLE
+    assert model.unread(LONG[: WHOLE + 1]) == BEGINNING + END
     listed(model, LONG[:1000])
-    assert model.passed == 1000
-    model.reads_all = True
-    assert model.to_read(WHOLE + 1) == WHOLE + 1
+    assert model.unread(LONG[:1001]) == 1
+    assert model.unread(LONG[2000:2300]) == 300  # another text, of which nothing is left out
+    whole = session()
+    whole.reads_all = True
+    assert whole.unread(LONG[: WHOLE + 1]) == WHOLE + 1
 
 
 def test_another_text_that_goes_on_alike_for_a_while_is_read_far_enough() -> None:
@@ -130,7 +132,6 @@ def test_a_session_goes_on_with_a_whole_cache() -> None:
     listed(whole, other)
     whole.settle(other)
     model.adopt(whole.layers, other)
-    assert model.passed == len(other)
     rows = model.rows
     assert_alike(listed(model, [*other, 7]), listed(session(), [*other, 7]))
     assert model.rows == rows + 1

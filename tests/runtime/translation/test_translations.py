@@ -9,15 +9,16 @@ from typing import Any
 
 import pytest
 from polish import SENTENCES
+from random_models import random_model
 
 from tokalign.build.alignment import align
 from tokalign.errors import IncompatibleError, UsageError
 from tokalign.evaluate.replay import replay
 from tokalign.runtime.chat import Prompt
 from tokalign.runtime.draft.neural import NeuralDrafter, make_translation
-from tokalign.runtime.mlx.draft_session import DraftedIds, Shortlist
+from tokalign.runtime.mlx.draft_session import DraftedIds, DraftModelSession, Shortlist
 from tokalign.runtime.options import check_translation, choose_method, choose_translation
-from tokalign.runtime.rounds import Round
+from tokalign.runtime.rounds import Context, Round
 from tokalign.runtime.statistics import Statistics
 from tokalign.runtime.translation.base import Asked, Pair, Translation
 from tokalign.tables.alignment import Alignment
@@ -60,7 +61,6 @@ class Oracle:
         canonical: bool = True,
         can_branch: bool = False,
     ) -> None:
-        self.passed = 0
         self._draft, self._text = draft, draft.text_bytes(text)
         self._canonical, self.can_branch = canonical, can_branch
         self.passes = 0
@@ -222,6 +222,26 @@ def test_the_end_of_the_turn_is_the_targets(onto_bielik: Pair, name: str) -> Non
     session = Oracle(onto_bielik.draft, text)
     found = drafted(translation_of(name, onto_bielik, ids), ids, session, 1)
     assert found == (onto_bielik.target.vocabulary.roles.turn_end,)
+
+
+@pytest.mark.parametrize("name", ["context:5", "intersection", "exact"])
+def test_what_a_draft_model_has_to_read_is_counted_in_its_own_ids(
+    onto_bielik: Pair, name: str
+) -> None:
+    """In a later turn too, whose drafter goes on with the session of the one before."""
+    session = DraftModelSession(random_model())
+    first, whole = (onto_bielik.target.encode(" ".join(SENTENCES[:n])) for n in (1, 3))
+    expected = []
+    for ids in (first, whole):
+        translation = translation_of(name, onto_bielik, ids[:2])
+        drafter = NeuralDrafter(session, translation, alternatives=0)
+        own = list(translation.read(ids))
+        assert len(own) != len(ids)
+        expected.append(drafter.unread(ids))
+        assert expected[-1] == len(own) - session.shared_with(own)
+        drafter.draft(Context(ids), steps=1, limit=8)
+        assert drafter.unread(ids) == 1
+    assert expected[0] + expected[1] < 1.2 * len(own)
 
 
 @pytest.mark.parametrize("text", SENTENCES)

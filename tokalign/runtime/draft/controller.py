@@ -238,7 +238,7 @@ class Controller(Drafter):
                 plan = replace(plan, length=length)
             waited += model.drafter.wait_for_others()
             model.missed, model.waited = 0.0, 0
-            self._unread += model.unread(context.ids)
+            self._unread += model.unread(context.ids) if self.is_timed else 0
             found = model.drafter.draft(context, steps=length, limit=limit)
             passes += found.draft_passes
             counts.update(found.counts)

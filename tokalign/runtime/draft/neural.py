@@ -212,12 +212,11 @@ class NeuralDrafter(ModelDrafter):
     ) -> None:
         super().__init__(session, num_draft_tokens, alternatives)
         self._translation = translation
-        self._read = session.passed  # in an earlier turn
         self.reads_ahead = True  # which the first draft will tell
 
     def unread(self, ids: Sequence[TargetId]) -> int:
-        """See `ModelDrafter.unread`: of a long text it reads a part."""
-        return self.session.to_read(super().unread(ids))
+        """See `ModelDrafter.unread`: of its own ids, and of a long text a part."""
+        return self.session.unread(self._translation.read(ids))
 
     def find(self, context: Context, steps: int) -> Proposal:
         self.reads_ahead, self.read_ahead = False, EMPTY_TREE

@@ -77,19 +77,15 @@ class DraftModelSession(ModelSession[DraftId]):
     _left_out = 0  # of the text's ids, after the first `_BEGINNING`
 
     @property
-    def passed(self) -> int:
-        """How many ids of its text it has read or left out."""
-        return len(self.held) + self._left_out
-
-    @property
     def kept(self) -> list[DraftId]:
         """The ids with which another session may go on: none if some of their text are left out, as
         that one would not know which."""
         return [] if self._left_out else self.held
 
-    def to_read(self, unread: int) -> int:
-        """How many ids it reads where a text has so many that it has not."""
-        return unread if self._leaves_none_out or unread <= _WHOLE else _BEGINNING + _END
+    def unread(self, ids: Sequence[DraftId]) -> int:
+        """How many ids it has to read before it drafts after a text."""
+        part = self._without(ids, self._to_leave_out(ids))
+        return len(part) - self.shared_with(part)
 
     @property
     def _leaves_none_out(self) -> bool:
@@ -97,24 +93,27 @@ class DraftModelSession(ModelSession[DraftId]):
 
     def _part(self, ids: Sequence[DraftId]) -> list[DraftId]:
         """What is read of a text."""
-        part = self._without(ids)
-        if self._leaves_none_out:
-            return part
-        shared, is_short = self.shared_with(part), len(part) < _BEGINNING + _END // 2
-        if self._left_out and (is_short or shared <= _BEGINNING):  # it is another text
-            self._left_out = 0
-            return self._part(ids)
-        # Once ids are left out, not for a few guesses: there has to be room for as many again.
-        least = (_BEGINNING + _END) * (2 if self._left_out else 1)
-        is_full = least < self._most - _MARGIN < len(part)
-        if is_full or len(part) - shared > _WHOLE:
-            self._left_out = max(0, len(ids) - _BEGINNING - _END)
-            part = self._without(ids)
-        return part
+        self._left_out = self._to_leave_out(ids)
+        return self._without(ids, self._left_out)
 
-    def _without(self, ids: Sequence[DraftId]) -> list[DraftId]:
+    def _to_leave_out(self, ids: Sequence[DraftId]) -> int:
+        """How many ids of a text are not to be read."""
+        left_out, part = self._left_out, self._without(ids, self._left_out)
+        if self._leaves_none_out:
+            return left_out
+        shared, is_short = self.shared_with(part), len(part) < _BEGINNING + _END // 2
+        if left_out and (is_short or shared <= _BEGINNING):  # it is another text
+            left_out, part = 0, [*ids]
+            shared = self.shared_with(part)
+        # Once ids are left out, not for a few guesses: there has to be room for as many again.
+        least = (_BEGINNING + _END) * (2 if left_out else 1)
+        is_full = least < self._most - _MARGIN < len(part)
+        is_long = is_full or len(part) - shared > _WHOLE
+        return max(0, len(ids) - _BEGINNING - _END) if is_long else left_out
+
+    def _without(self, ids: Sequence[DraftId], left_out: int) -> list[DraftId]:
         """A text without the ids that are left out."""
-        return [*ids[:_BEGINNING], *ids[_BEGINNING + self._left_out :]]
+        return [*ids[:_BEGINNING], *ids[_BEGINNING + left_out :]]
 
     def adopt(self, layers: Sequence[Any], ids: Sequence[DraftId]) -> None:
         """See `ModelCache.adopt`."""
@@ -208,7 +207,7 @@ class DraftModelSession(ModelSession[DraftId]):
         sampler: how the target draws, at these positions of the rows: then an id is as probable as
         that the target draws what it begins with. It needs `firsts`.
         """
-        ids = self._part(ids) if computed is None else self._without(ids)
+        ids = self._part(ids) if computed is None else self._without(ids, self._left_out)
         if not self._can_draft(ids, len(tree) + 1):
             lists = 1 + len(tree) if computed is None else len(tree) - computed
             return lambda: [Shortlist([], [], 0.0)] * lists

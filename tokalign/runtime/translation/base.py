@@ -43,6 +43,9 @@ class Asked(NamedTuple):
 class Translation(Protocol):
     """Drafts what follows a context of target ids, in target ids. One object per request."""
 
+    def read(self, ids: Sequence[TargetId]) -> list[DraftId]:
+        """The draft's ids of all of this text, which only grows."""
+
     def draft(self, ids: Sequence[TargetId], session: DraftModelSession, asked: Asked) -> Proposal:
         """Draft what follows `ids`; every id has a probability. Nothing is proposed where nothing
         can be translated: slower, never wrong."""

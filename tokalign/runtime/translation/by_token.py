@@ -62,9 +62,12 @@ class ByToken:
     ) -> None:
         self._text, self._shared, self._sampler = text, shared, sampler
 
-    def draft(self, ids: Sequence[TargetId], session: DraftModelSession, asked: Asked) -> Proposal:
+    def read(self, ids: Sequence[TargetId]) -> list[DraftId]:
         self._text.follow(ids)
-        own, firsts, sampler = self._text.ids, self._shared.first_ids, self._sampler
+        return self._text.ids
+
+    def draft(self, ids: Sequence[TargetId], session: DraftModelSession, asked: Asked) -> Proposal:
+        own, firsts, sampler = self.read(ids), self._shared.first_ids, self._sampler
         if asked.alternatives and session.can_branch:
             return self._grow(session, len(ids), asked)
         drafted, masked_out = session.draft(own, asked.steps, firsts, sampler, len(ids))
@@ -152,9 +155,12 @@ class ContextWindow:
     def __init__(self, pair: Pair, text: DraftText, window: int) -> None:
         self._pair, self._text, self._window = pair, text, window
 
-    def draft(self, ids: Sequence[TargetId], session: DraftModelSession, asked: Asked) -> Proposal:
+    def read(self, ids: Sequence[TargetId]) -> list[DraftId]:
         self._text.follow(ids)
-        drafted = session.draft(self._text.ids, asked.steps)
+        return self._text.ids
+
+    def draft(self, ids: Sequence[TargetId], session: DraftModelSession, asked: Asked) -> Proposal:
+        drafted = session.draft(self.read(ids), asked.steps)
         prefix = self._prefix(ids)
         chunk, end = self._pair.split_end(drafted.ids)
         whole = self._encode(prefix + self._pair.draft.vocabulary.bytes_of(chunk))

@@ -86,14 +86,17 @@ class ExactTranslation:
         self._boundary = Boundary(pair.target, alignment.merge_sites)
         self._translator = CoverTranslator(pair, self._boundary)
 
-    def draft(self, ids: Sequence[TargetId], session: DraftModelSession, asked: Asked) -> Proposal:
+    def read(self, ids: Sequence[TargetId]) -> list[DraftId]:
         self._text.follow(ids)
-        sampler, pending = self._sampler, self._pending_bytes()
+        return self._text.ids
+
+    def draft(self, ids: Sequence[TargetId], session: DraftModelSession, asked: Asked) -> Proposal:
+        own, sampler, pending = self.read(ids), self._sampler, self._pending_bytes()
         grows = asked.alternatives > 0 and session.can_branch
-        tail, ahead = self._text.ids[len(self._text.ids) - len(pending) + 1 :], NOTHING_AHEAD
+        tail, ahead = own[len(own) - len(pending) + 1 :], NOTHING_AHEAD
         if grows and (guesses := asked.guesses()):
             ahead = ahead_by_text(guesses, self._pair, tail, pending)
-        rows = session.start_shortlists(self._text.ids, len(tail), ahead.tree)
+        rows = session.start_shortlists(own, len(tail), ahead.tree)
         # From here to `lists()` the draft model's pass is under way.
         extending = self._alignment.healing.extending
         lists = rows.among([extending(data) for data in pending[1:]], _LISTED)
