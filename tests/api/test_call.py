@@ -17,6 +17,7 @@ from small_tokenizers import of_merges
 from tokalign.api.text import stream_generate
 from tokalign.api.together import batch_generate
 from tokalign.errors import CacheError, UsageError
+from tokalign.runtime.mlx.cache import ModelCache
 from tokalign.runtime.mlx.layers import remembered
 
 TOKENIZER = of_merges(bytes(range(32, 32 + zoo.VOCABULARY)), [])
@@ -68,6 +69,27 @@ def test_an_interrupted_pass_leaves_a_cache_of_what_was_read(
         expected = plainly(model, [*held, *TURN], 12)
         assert answered(name, TURN, prompt_cache=cache, **how) == expected
     assert last > 6
+
+
+@pytest.mark.parametrize("how", METHODS, ids=["plain", "copy"])
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_an_interrupt_while_a_cache_is_left_leaves_it_whole(
+    name: str, how: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C may come after the last token, while the cache reads it."""
+    model, fill, interrupts = zoo.zoo_model(name), ModelCache._fill, iter([True])
+    cache, whole = make_prompt_cache(model), [*PROMPT, *plainly(model, PROMPT, 12)]
+
+    def interrupted(self: ModelCache[Any], ids: list[Any]) -> None:
+        if next(interrupts, False):
+            raise KeyboardInterrupt
+        fill(self, ids)
+
+    monkeypatch.setattr(ModelCache, "_fill", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        answered(name, PROMPT, prompt_cache=cache, **how)
+    assert remembered(cache) == whole
+    assert answered(name, TURN, prompt_cache=cache, **how) == plainly(model, [*whole, *TURN], 12)
 
 
 def test_an_interrupted_pass_over_a_text_that_is_not_known_is_told() -> None:

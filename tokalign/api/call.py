@@ -143,11 +143,14 @@ class Call:
             held = min(held, len(self._target.held))
             raise
         finally:
+            try:
+                self._settle(context.ids[:held])
+            except KeyboardInterrupt:  # a cache in the middle would be of no use
+                self._settle(context.ids[:held])
+                raise
             if self._store is not None:
                 self._store.add(context.emitted)
             self._decoder.remember()
-            if self._prompt_cache is not None:
-                self._settle(self._prompt_cache, context.ids[:held])
 
     def _embed(self, ids: Sequence[TargetId], embeddings: Array) -> list[TargetId]:
         if not does_model_support_input_embeddings(self._decoder.target.model):
@@ -170,9 +173,11 @@ class Call:
                 return
             yield pieces
 
-    def _settle(self, prompt_cache: list[Any], ids: Sequence[TargetId]) -> None:
-        """Leave exactly these ids in the target's cache, and in the draft model's those that it has
-        read, if it left none out."""
+    def _settle(self, ids: Sequence[TargetId]) -> None:
+        """Leave exactly these ids in the caller's cache of the target, and in the draft model's
+        those that it has read, if it left none out."""
+        if (prompt_cache := self._prompt_cache) is None:
+            return
         self._target.settle(ids)
         rest = prompt_cache[len(self._target.layers) :]
         draft = self._decoder.draft
