@@ -37,6 +37,21 @@ def test_close_to_zero_a_temperature_is_greedy(temperature: float, options: Any)
     assert chosen.tolist() == mx.argmax(rows(5), axis=-1).tolist()
 
 
+@pytest.mark.parametrize("options", [{"temperature": 1e39}, {"temperature": 1e300}])
+def test_however_hot_only_what_the_filters_leave_is_drawn(options: Any) -> None:
+    logits, positions = rows(200), range(200)
+    sampling = Sampling(top_k=3, seed=3, **options)
+    left = np.array(sampling.filter(logprobs_of(logits, ()), positions)) > -np.inf
+    chosen, _ = sampling.choose(logits, positions)
+    assert left[positions, chosen.tolist()].all()
+    assert not mx.isnan(sampling.expect(logits, positions)).any()
+
+
+def test_the_least_top_p_leaves_the_most_probable_id() -> None:
+    chosen, _ = Sampling(temperature=1, top_p=1e-50).choose(rows(5), range(5))
+    assert chosen.tolist() == mx.argmax(rows(5), axis=-1).tolist()
+
+
 GREEDY, DRAWN = {"temperature": 0}, {"temperature": 1, "top_p": 0.95}
 XTC = {"temperature": 0.9, "xtc_probability": 0.5, "xtc_threshold": 0.02}
 
@@ -153,6 +168,7 @@ def test_xtc_is_mlx_lms_and_decided_by_the_position() -> None:
 
     assert allowed(5, 1, 1.0) == [{2, 3}]  # of the three above the threshold the least likely stays
     assert allowed(5, 1, 1.0, 0) == [{0, 2, 3}]
+    assert allowed(5, 3, 1.0, 9) == 3 * [{2, 3}]  # of the target, where a draft has fewer ids
     theirs = make_sampler(1.0, xtc_probability=1.0, xtc_threshold=0.15)
     assert {int(theirs(logits).item()) for _ in range(100)} == {2, 3}
     assert 210 < allowed(0, 900, 0.3).count({2, 3}) < 330  # 270, with a standard deviation of 14

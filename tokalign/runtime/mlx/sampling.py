@@ -23,8 +23,11 @@ from tokalign.runtime.options import SamplingOptions, check_declared
 from tokalign.runtime.rounds import Array
 from tokalign.tokenizer.vocabulary import TargetId
 
-_COLDEST = 1e-30
-"""Lower temperatures choose as this one does: the scores would leave float32, and all be equal."""
+_COLDEST, _HOTTEST = 1e-30, 1e30
+"""Temperatures beyond these choose as these do: the scores would leave float32."""
+
+_LEAST_TOP_P = 1e-30
+"""The least that float32 tells from 0, about."""
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -106,7 +109,7 @@ class Sampling(SamplingOptions, Chooser):
         return self._pick(logprobs, positions, self._noise.rows(positions, logprobs.shape[1]))
 
     def _pick(self, logprobs: Array, positions: Sequence[int] | Array, noise: Array) -> Array:
-        scores = self.filter(logprobs, positions) * (1 / max(self.temperature, _COLDEST))
+        scores = self.filter(logprobs, positions) * (1 / self._heat)
         return mx.argmax(scores + noise, axis=-1)
 
     def drawing(self, first: int, reach: int, vocabulary: int) -> Callable[[Array, Array], Array]:
@@ -130,6 +133,10 @@ class Sampling(SamplingOptions, Chooser):
         return keyed.NoiseAhead(self._noise, vocabulary) if self.temperature > 0 else None
 
     @property
+    def _heat(self) -> float:
+        return min(max(self.temperature, _COLDEST), _HOTTEST)
+
+    @property
     def filters(self) -> bool:
         """Whether ids may be ruled out."""
         return 0 < self.top_p < 1 or bool(self.min_p or self.xtc_probability or self.top_k)
@@ -149,7 +156,7 @@ class Sampling(SamplingOptions, Chooser):
             noise = self._noise.rows(positions, logits.shape[-1])
         else:
             noise = self._noise.rows(positions, columns[1])[:, columns[0]]
-        scores = filtered + self.temperature * noise
+        scores = filtered + self._heat * noise
         return scores - mx.logsumexp(scores, axis=-1, keepdims=True)
 
     def expect_among(
@@ -163,7 +170,7 @@ class Sampling(SamplingOptions, Chooser):
         among, values = np.array(list(logprobs)), np.array(list(logprobs.values()))
         kept = _filtered(values, top_p=self.top_p, min_p=self.min_p, top_k=self.top_k)
         among = among[kept]
-        scores = values[kept] + self.temperature * np.array(noise)[among]
+        scores = values[kept] + self._heat * np.array(noise)[among]
         order = np.argsort(-scores, kind="stable")
         ranked = scores[order]
         expected = ranked - ranked.max()
@@ -177,12 +184,14 @@ class Sampling(SamplingOptions, Chooser):
         positions: as for `choose`; XTC is decided by them.
         """
         if 0 < self.top_p < 1:
-            logprobs = apply_top_p(logprobs, self.top_p)
+            logprobs = apply_top_p(logprobs, max(self.top_p, _LEAST_TOP_P))
         if self.min_p:
             logprobs = apply_min_p(logprobs, self.min_p, 1)
         if self.xtc_probability:
             number = keyed.uniform(self.seed, keyed.VERDICT, positions)
-            without = apply_xtc(logprobs, 1.0, self.xtc_threshold, list(self.xtc_exempt))
+            # A draft may know of fewer ids than the target; mlx would write beyond the row.
+            exempt = [token for token in self.xtc_exempt if token < logprobs.shape[-1]]
+            without = apply_xtc(logprobs, 1.0, self.xtc_threshold, exempt)
             logprobs = mx.where(number < self.xtc_probability, without, logprobs)
         if 0 < self.top_k < logprobs.shape[-1]:
             logprobs = apply_top_k(logprobs, self.top_k)
