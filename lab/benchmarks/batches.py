@@ -64,7 +64,7 @@ def read(decoder: Decoder, prompts: Sequence[Any]) -> list[TargetModelSession]:
     """Sessions that have read the prompts but for their last ids."""
     sessions = []
     for prompt in prompts:
-        sessions.append(decoder.open_target(rewinds=True))
+        sessions.append(decoder.open_target())
         sessions[-1].settle(prompt.target[:-1])
     return sessions
 

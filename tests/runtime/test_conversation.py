@@ -37,7 +37,7 @@ class Conversation:
 
     def __init__(self, decoder: Decoder) -> None:
         self.decoder, self.logits = decoder, decoder.drafting.with_stores().logits
-        self.target = decoder.open_target(rewinds=True)
+        self.target = decoder.open_target()
         self.draft = decoder.open_draft()
 
     def generate(

@@ -15,7 +15,6 @@ from tokalign.cli.dialogue import AnswerSettings, Dialogue
 from tokalign.cli.entries import Interrupts, typing_hidden
 from tokalign.cli.generation import Printer, PromptOptions
 from tokalign.cli.output import note
-from tokalign.errors import CacheError
 
 if TYPE_CHECKING:
     from tokalign.conversation.blocks import Step
@@ -155,8 +154,4 @@ class ChatModel:
 
     def _open_sessions(self) -> None:
         """Sessions that last from turn to turn: a turn computes what the caches do not hold."""
-        try:
-            self._target = self._decoder.open_target(rewinds=True)
-        except CacheError:  # then it is filled again from the start where a turn goes back
-            self._target = self._decoder.open_target()
-        self._draft = self._decoder.open_draft()
+        self._target, self._draft = self._decoder.open_target(), self._decoder.open_draft()

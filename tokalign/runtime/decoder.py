@@ -150,16 +150,11 @@ class Decoder:
             LATER.ask(store.save)
 
     def open_target(
-        self,
-        layers: list[Any] | None = None,
-        *,
-        options: DraftingOptions | None = None,
-        rewinds: bool = False,
+        self, layers: list[Any] | None = None, *, options: DraftingOptions | None = None
     ) -> TargetModelSession:
         """A session of the target.
 
-        layers: a cache to go on with. options: of the request; the decoder's by default. rewinds:
-        whether even plain decoding has to rewind it.
+        layers: a cache to go on with. options: of the request; the decoder's by default.
         Raises: CacheError if the cache cannot be rewound; IncompatibleError for a drafter with a
         model whose hidden states cannot be had.
         """
@@ -169,7 +164,7 @@ class Decoder:
             self.target.model,
             self.cache,
             cache=layers,
-            rewinds=rewinds or options.method != "plain",
+            rewinds=options.method != "plain",
             watch=None if drafter is None else drafter.watch,
         )
 

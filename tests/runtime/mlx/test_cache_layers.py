@@ -35,7 +35,7 @@ def test_a_cache_with_chunks_is_rewound_within_its_chunk_only() -> None:
     assert (chunks.offset, chunks.start_position) == (12, 0)
     chunks.maybe_trim_front()
     assert chunks.start_position == 4
-    layers = Layers([chunks], rewinds=True)
+    layers = Layers([chunks])
     assert layers.take_back(5, held=12) is None, "position 7 sees its chunk from 0 on"
     assert layers.take_back(4, held=12) == 8
 

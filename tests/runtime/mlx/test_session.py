@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mlx_lm.models.cache import KVCache, RotatingKVCache
 from random_models import VOCABULARY, random_model
+from zoo import zoo_model
 
 from tokalign.errors import CacheError, IncompatibleError
 from tokalign.runtime.mlx.draft_session import DraftModelSession
@@ -147,6 +148,29 @@ def test_a_session_rewinds_what_forgets() -> None:
         np.testing.assert_allclose(np.array(session.logits(ids)), alone, atol=2e-5)
     session.settle(session.held)
     assert {type(c) for c in session.layers} == {RotatingKVCache, KVCache}
+
+
+def test_plain_decoding_takes_a_token_back_without_reading_the_prompt_again() -> None:
+    """An answer that ends at a token is kept without it, with recurrent states too."""
+    session: ModelSession[int] = ModelSession(zoo_model("qwen3_next"), rewinds=False)
+    prompt, emitted = list(range(40)), list[int]()
+    logits = session.logits(prompt)
+    for _ in range(3):
+        chosen = mx.argmax(logits, axis=-1)
+        emitted += session.read(chosen)
+        logits = session.feed(chosen)
+    forward, rows = session.forward, list[int]()
+
+    def counted(tokens: Any, *rest: Any, **named: Any) -> Any:
+        rows.append(tokens.shape[0])
+        return forward(tokens, *rest, **named)
+
+    session.forward = counted  # type: ignore[method-assign]
+    session.settle([*prompt, *emitted[:-1]])
+    assert sum(rows) <= 4
+    after = session.logits([*prompt, *emitted[:-1], 5])
+    alone = ModelSession(zoo_model("qwen3_next")).logits([*prompt, *emitted[:-1], 5])
+    assert mx.allclose(after, alone, atol=1e-4)
 
 
 def test_a_full_cache_whose_ids_are_not_known_cannot_be_filled_again() -> None:

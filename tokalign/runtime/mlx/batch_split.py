@@ -172,7 +172,7 @@ def way_to_share(model: Any) -> str | None:
         segments.ends, segments.now = [2, 3], mx.array([0, 1, 0])
         caches = [make_prompt_cache(model) for _ in segments.ends]
         for layers in caches:
-            Layers(layers, rewinds=True).open()
+            Layers(layers).open()
         shared = [SharedLayer(of, segments) for of in zip(*caches, strict=True)]
         twin = shared_twin(model, segments, at_attention=way == "attention")
         try:

@@ -46,7 +46,7 @@ class ModelCache(Generic[Id]):
 
     layers: a cache to continue, changed in place. Content whose ids are not known, of
     `unknown_positions`, stays in front of every context.
-    rewinds: whether the cache will have to be trimmed; only plain decoding does without.
+    rewinds: whether drafts will be taken back; only plain decoding does without.
     after_step: called after each step of a long text that a pass begins with; it may raise.
     Raises: CacheError if the cache has to be trimmed and cannot.
     """
@@ -56,7 +56,7 @@ class ModelCache(Generic[Id]):
     ) -> None:
         self.model, self._options = model, options
         self.layers: list[Any] = self._new_layers() if layers is None else layers
-        self._layers = Layers(self.layers, rewinds=rewinds)
+        self._layers, self._rewinds = Layers(self.layers), rewinds
         known = [] if layers is None else cast("list[Id] | None", remembered(layers))
         self.unknown_positions = least_positions(self.layers) if known is None else 0
         # After a pass the cache holds `_held`, and then ids that the host has not seen yet. After a
@@ -101,7 +101,7 @@ class ModelCache(Generic[Id]):
     def read_again(self, ids: Sequence[Id]) -> int:
         """How many of `ids` were read, but go through the model once more in the next pass."""
         marked = self._layers.marked
-        if marked is None or self._branches is not None or not self._is_whole:
+        if not self._rewinds or marked is None or self._branches or not self._is_whole:
             return 0
         self._read_unread()
         shared = min(common_prefix(list(ids), self._held), len(ids) - 1)
@@ -345,7 +345,7 @@ class ModelCache(Generic[Id]):
 
 def kinds_without_rewinding(model: Any) -> list[str]:
     """The kinds of caches in a model that can only decode plainly; none, as a rule."""
-    return Layers(make_prompt_cache(model), rewinds=True).unknown_kinds
+    return Layers(make_prompt_cache(model)).unknown_kinds
 
 
 def _cannot_rewind(kinds: Sequence[str]) -> CacheError:

@@ -32,12 +32,11 @@ from tokalign.runtime.rounds import UNBOUNDED, Array
 
 
 class Layers:
-    """The layers of one cache, a list that is changed in place. rewinds: whether positions will be
-    taken back. marked: the position to which recurrent states go back; None without any."""
+    """The layers of one cache, a list that is changed in place. marked: the position to which
+    recurrent states go back; None without any."""
 
-    def __init__(self, layers: list[Any], *, rewinds: bool) -> None:
+    def __init__(self, layers: list[Any]) -> None:
         self.all = layers
-        self._rewinds = rewinds
         self.marked: int | None = None
         self._states: list[list[Array]] = []
         self._windows: list[WindowCache] = []
@@ -100,7 +99,7 @@ class Layers:
     def mark(self, positions: int) -> None:
         """A round begins after this many positions."""
         states = [list(c.cache) for c in leaves_of(self.all) if isinstance(c, ArraysCache)]
-        if states and self._rewinds:
+        if states:
             self.marked, self._states = positions, states
         for window in self._windows:
             window.verifies = True

@@ -213,7 +213,7 @@ def _takes_trees(model: Any) -> bool:
     log, positions = Counter[str](), RowPositions()
     positions.now = mx.arange(_ROWS)
     layers = make_prompt_cache(model)
-    Layers(layers, rewinds=True).open()
+    Layers(layers).open()
     if not _can_hold_trees(layers):
         return False
     traced = with_leaves(layers, lambda leaf: _Traced(leaf, log))
