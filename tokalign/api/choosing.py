@@ -9,13 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tokalign.runtime.drafting import Drafting, no_alignment
-from tokalign.runtime.options import (
-    AUTO,
-    DraftingOptions,
-    choose_method,
-    choose_translation,
-    several,
-)
+from tokalign.runtime.options import AUTO, DraftingOptions, choose_method, several
 from tokalign.tables.alignment import Alignment
 from tokalign.tables.bundle import read_header
 from tokalign.tables.finding import Note, no_note
@@ -72,7 +66,8 @@ def choose_drafting(
     )
     translation, alignment = "none", no_alignment
     if draft is not None:
-        translation = choose_translation(options.translation, target, draft)
+        default = "none" if target.fingerprint == draft.fingerprint else "exact"
+        translation = options.translation or default
         file = None if options.alignment is None else Path(options.alignment)
         alignment = pair_tables(target, draft, file=file, model_folder=model_folder, note=note)
     drafting = Drafting(

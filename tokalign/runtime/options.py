@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import Field, dataclass, field, fields
 from math import inf
 from os import PathLike
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from tokalign.errors import (
     MissingAssetError,
@@ -26,10 +26,6 @@ from tokalign.errors import (
 )
 from tokalign.storage import FilePath
 from tokalign.tables.dictionary import HOW_TO_BUILD
-
-if TYPE_CHECKING:
-    from tokalign.tokenizer.tokenizer import Tokenizer
-    from tokalign.tokenizer.vocabulary import DraftId, TargetId
 
 T = TypeVar("T")
 
@@ -91,15 +87,6 @@ def read_draft_tokens(given: str) -> int | None:
     if not int(given):
         raise UsageError(f"--num-draft-tokens {given} drafts nothing; use --method plain for that")
     return int(given)
-
-
-def choose_translation(
-    translation: str | None, target: Tokenizer[TargetId], draft: Tokenizer[DraftId]
-) -> str:
-    """The translation to use; by default `none` for one tokenizer and `exact` for two."""
-    if translation is not None:
-        return translation
-    return "none" if target.fingerprint == draft.fingerprint else "exact"
 
 
 def check_translation(name: str | None) -> None:

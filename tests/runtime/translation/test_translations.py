@@ -11,13 +11,14 @@ import pytest
 from polish import SENTENCES
 from random_models import random_model
 
+from tokalign.api.choosing import choose_drafting
 from tokalign.build.alignment import align
 from tokalign.errors import IncompatibleError, UsageError
 from tokalign.evaluate.replay import replay
 from tokalign.runtime.chat import Prompt
 from tokalign.runtime.draft.neural import NeuralDrafter, make_translation
 from tokalign.runtime.mlx.draft_session import DraftedIds, DraftModelSession, Shortlist
-from tokalign.runtime.options import check_translation, choose_method, choose_translation
+from tokalign.runtime.options import DraftingOptions, check_translation, choose_method
 from tokalign.runtime.rounds import Context, Round
 from tokalign.runtime.statistics import Statistics
 from tokalign.runtime.translation.base import Asked, Pair, Translation
@@ -278,15 +279,20 @@ def test_exact_accepts_what_a_draft_that_knows_the_text_proposes(
     assert 0 < statistics.counts["healed"] <= statistics.counts["taken_back"] < 0.2 * rounds
 
 
+def translation_by_default(pair: Pair) -> str | None:
+    options = DraftingOptions(method="draft")
+    return choose_drafting(pair.target, pair.draft, options).options.translation
+
+
 def test_a_shared_tokenizer_needs_no_translation(bielik: Tokenizer[Any]) -> None:
     pair = Pair(bielik, bielik)
-    assert choose_translation(None, bielik, bielik) == "none"
+    assert translation_by_default(pair) == "none"
     accepted, rounds, _ = play("none", pair, SENTENCES[1], steps=3)
     assert accepted == pytest.approx(3 * rounds, abs=3)
 
 
 def test_no_translation_between_two_tokenizers_is_refused(onto_bielik: Pair) -> None:
-    assert choose_translation(None, onto_bielik.target, onto_bielik.draft) == "exact"
+    assert translation_by_default(onto_bielik) == "exact"
     with pytest.raises(IncompatibleError, match="needs one tokenizer"):
         translation_of("none", onto_bielik, [TargetId(1)])
 
