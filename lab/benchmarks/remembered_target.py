@@ -194,9 +194,11 @@ class ChoosingVerifier(TargetVerifier):
 
     def by_row(self, context: Context, proposal: Proposal) -> list[TargetId]:
         """The choices of one pass, in the order of its rows."""
-        computed = self._choose(context.ids, proposal.tree)
+        ids, tree = context.ids, proposal.tree
+        reads = self.session.reads([*ids], tree)
+        computed = self.choices(ids, tree, self.session.run(reads), len(reads.tokens))
         if self._store is not None:
-            self._store.learn(context.ids, proposal.tree, *map(np.array, computed.likely))
+            self._store.learn(ids, tree, *map(np.array, computed.likely))
         assert not isinstance(computed.chosen, Mapping), "its sampler has no state"
         return self.session.read(computed.chosen)
 

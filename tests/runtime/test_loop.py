@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -16,8 +14,9 @@ from tokalign.evaluate.replay import replay
 from tokalign.runtime.drafting import NoDrafter
 from tokalign.runtime.loop import Decoding, Limits
 from tokalign.runtime.mlx.sampling import Sampling
+from tokalign.runtime.mlx.session import TargetModelSession
+from tokalign.runtime.options import CacheOptions
 from tokalign.runtime.rounds import (
-    UNBOUNDED,
     Context,
     Drafter,
     Event,
@@ -171,7 +170,8 @@ def test_time_between_events_is_not_counted() -> None:
 
 
 def test_nothing_is_proposed_across_the_position_where_quantization_begins() -> None:
-    target: Any = SimpleNamespace(rewindable=UNBOUNDED, quantized_from=20, read_again=lambda _: 0)
+    options = CacheOptions(kv_bits=8, quantized_kv_start=20)
+    target: TargetModelSession = TargetModelSession(random_model(), options)
     limits = Limits(max_tokens=None, target=target)
     for length, most in ((17, 3), (19, 1), (20, 0)):
         assert limits.proposed(Context([TargetId(0)] * length)) == most

@@ -38,10 +38,6 @@ if TYPE_CHECKING:
     from tokalign.runtime.mlx.sampling import Sampler
     from tokalign.runtime.mlx.session import TargetModelSession
 
-MOST_READ_AGAIN = 8
-"""A round that reads more ids again proposes nothing; it emits one id, so no pass is lost. Without
-a bound `qwen3_next` read 3.25 rows a token, with it 2.77 (`lab/results/cache-rows.md`)."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
@@ -51,8 +47,7 @@ class Limits:
     stop_ids: the first of them in the output is emitted and ends it.
     completes_stop: whether an id completes a stop string, which makes it the last one of the
     output; asked once for every id, in order.
-    target: the session that verifies. Its cache says how far drafts can be taken back, where it is
-    quantized, and how many ids the next pass reads once more.
+    target: the session that verifies.
     drafts_last_id: propose even the last id that may be emitted. That costs a row and saves no
     pass, but mlx-lm does it, and says which tokens were drafted.
     stops: numbers of ids of the prompt after which reading it pauses.
@@ -76,16 +71,10 @@ class Limits:
     def proposed(self, context: Context) -> int:
         """How many ids in a row may be proposed."""
         # The target adds one id of its own, so the last one need not be proposed.
-        most, length = self.room(context) - (not self.drafts_last_id), len(context.ids)
-        if (target := self.target) is None:
-            return max(0, most)
-        most = min(most, target.rewindable - length)
-        # One token at a time, no pass begins before quantization does and ends after it.
-        if length <= target.quantized_from:
-            most = min(most, target.quantized_from - length)
-        if most <= 0 or target.read_again(context.ids) > MOST_READ_AGAIN:
-            return 0
-        return most
+        most = self.room(context) - (not self.drafts_last_id)
+        if self.target is not None:
+            most = min(most, self.target.proposable(context.ids))
+        return max(0, most)
 
     def fitting(self, proposal: Proposal) -> Proposal:
         """The same without ids that the target lacks. Tokenizers, tables and draft models may know
@@ -98,8 +87,7 @@ class Limits:
     def cut(self, ids: tuple[TargetId, ...]) -> tuple[tuple[TargetId, ...], FinishReason | None]:
         """The ids of a round up to the one that ends the output, and the reason if one does."""
         for count, token in enumerate(ids, 1):
-            completes = self.completes_stop
-            if token in self.stop_ids or (completes is not None and completes(token)):
+            if token in self.stop_ids or (self.completes_stop and self.completes_stop(token)):
                 return ids[:count], "stop"
         return ids, None
 
@@ -162,8 +150,7 @@ class Decoding:
         """What the target is to verify next."""
         self._began = self._clock()
         self._limit = self.limits.proposed(self.context)
-        proposal = self.drafter.propose(self.context, self._limit)
-        proposal = self.limits.fitting(proposal)
+        proposal = self.limits.fitting(self.drafter.propose(self.context, self._limit))
         self._drafted = self._clock()
         return proposal
 
@@ -238,16 +225,17 @@ class TargetVerifier:
         store: RowStore | None = None,
         constraint: Constraint | None = None,
     ) -> None:
-        self.session = session
-        self._sampler = sampler
+        self.session, self._sampler, self._constraint = session, sampler, constraint
         self._store, self._bare = store, False
-        self._constraint = constraint
         self._ahead: tuple[int, Choices | Array] | None = None
         self._untold: tuple[list[TargetId], TokenTree[TargetId], tuple[Array, ...]] | None = None
 
     def verify(self, context: Context, proposal: Proposal) -> Verdict:
         ids = context.ids
-        choices = self.chosen_ahead(ids, proposal) or self._choose(ids, proposal.tree)
+        choices, tree = self.chosen_ahead(ids, proposal), proposal.tree
+        if choices is None:
+            reads = self.session.reads([*ids], tree)
+            choices = self.choices(ids, tree, self.session.run(reads), len(reads.tokens))
         if self.may_run_ahead(proposal):  # so the choice is an array
             logits = self.session.feed(choices.chosen)
             self.session.start_ahead(*self.go_on(len(ids) + 1, logits))
@@ -293,11 +281,6 @@ class TargetVerifier:
         if ahead is None or tree or ahead[0] != len(ids):
             return None
         return ahead[1] if isinstance(ahead[1], Choices) else self.choices(ids, tree, ahead[1], 1)
-
-    def _choose(self, ids: Sequence[TargetId], tree: TokenTree[TargetId]) -> Choices:
-        """The target's choice after the context and after each proposed id that matters."""
-        reads = self.session.reads([*ids], tree)
-        return self.choices(ids, tree, self.session.run(reads), len(reads.tokens))
 
     def choices(
         self, ids: Sequence[TargetId], tree: TokenTree[TargetId], logits: Array, rows: int

@@ -24,10 +24,10 @@ from tokalign.api.text import stream_generate
 from tokalign.errors import CacheError, UsageError
 from tokalign.runtime.chat import Prompt
 from tokalign.runtime.decoder import LanguageModel
-from tokalign.runtime.loop import MOST_READ_AGAIN, Limits
+from tokalign.runtime.loop import Limits
 from tokalign.runtime.mlx.layers import leaves_of
 from tokalign.runtime.mlx.pace import pace_of
-from tokalign.runtime.mlx.session import TargetModelSession
+from tokalign.runtime.mlx.session import MOST_READ_AGAIN, TargetModelSession
 from tokalign.runtime.mlx.weights import embedding_of
 from tokalign.runtime.options import CacheOptions, DraftingOptions
 from tokalign.runtime.request import Request

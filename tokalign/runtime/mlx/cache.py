@@ -98,15 +98,6 @@ class ModelCache(Generic[Id]):
             self._read_unread()
         return self._held
 
-    def read_again(self, ids: Sequence[Id]) -> int:
-        """How many of `ids` were read, but go through the model once more in the next pass."""
-        marked = self._layers.marked
-        if not self._rewinds or marked is None or self._branches or not self._is_whole:
-            return 0
-        self._read_unread()
-        shared = min(common_prefix(list(ids), self._held), len(ids) - 1)
-        return 0 if shared == len(self._held) else shared - marked
-
     def catch_up(self, ids: list[Id], last: int) -> int:
         """Rewind to what the cache shares with `ids`, and fill in a long rest.
 
