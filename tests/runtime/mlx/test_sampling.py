@@ -120,6 +120,24 @@ def test_processors_are_told_the_histories_of_plain_decoding(temperature: float)
         assert histories[: len(expected)] == expected
 
 
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_a_mask_has_the_last_word_where_processors_rule_out_all_that_it_allows(
+    temperature: float,
+) -> None:
+    allowed, mask = [7, 9], np.zeros((1, VOCABULARY), dtype=np.bool_)
+    mask[0, allowed] = True
+
+    def ban(_: mx.array, logits: mx.array) -> mx.array:
+        logits[:, mx.array(allowed)] = -mx.inf
+        return logits
+
+    sampling = Sampling(temperature=temperature, processors=(ban,))
+    for seed in range(5):
+        chosen, logprobs = sampling.choose(rows(1, seed), [seed], ids=[TargetId(3)], mask=mask)
+        assert chosen.item() in allowed
+        assert not mx.isnan(logprobs).any()
+
+
 def test_plain_decoding_runs_ahead_of_the_host() -> None:
     """Each round's pass is started before the id of the previous round has been read."""
     order: list[str] = []

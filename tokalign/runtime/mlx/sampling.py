@@ -264,7 +264,9 @@ def logprobs_of(
     if processors:
         logits = processed(logits, processors, ids)
     if mask is not None:
-        logits = mx.where(mx.array(mask), logits, -mx.inf)
+        # Processors may rule out all that is allowed.
+        finite = mx.maximum(logits, mx.finfo(logits.dtype).min)
+        logits = mx.where(mx.array(mask), finite, -mx.inf)
     return logits - mx.logsumexp(logits, axis=-1, keepdims=True)
 
 
