@@ -144,7 +144,10 @@ VALUES: dict[str, list[Any]] = {
     "parameters": [
         *(None, [], "p_min", 5),
         *({"p_min": bad} for bad in (NAN, INFINITY, -INFINITY, b"", EXTENSION, TIMESTAMP, DEEP)),
-        *({"language": bad} for bad in ("x" * 4097, "pl\nuk", "\x1b[2J", "", 5, ["pl"])),
+        *(
+            {"language": bad}
+            for bad in ("x" * 4097, "pl\nuk", "\x1b[2J", "", "../pl", "/tmp/pl", ".", 5, ["pl"])
+        ),
         *({b"p_min": 0.5}, {"a": {"b": {"c": {"d": {"e": 1}}}}}),
     ],
     "statistics": [None, [], 7, {"entries": NAN}, {"entries": EXTENSION}, {"entries": DEEP}],

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from tokalign.errors import BundleError, FingerprintError
+from tokalign.tables.dictionary import LANGUAGE
 
 MOST_HEADER_BYTES = 1 << 21
 """A longer header is no table's: it would take seconds to check. A corpus file takes about 200."""
@@ -35,6 +36,7 @@ _MOST_OF_SAMPLE = 1 << 20
 """Bytes of a text that comes with tokalign; another of its name may be large."""
 
 _Name = Annotated[str, Meta(pattern=r"^[\x21-\x7e]{1,64}\Z")]
+_Language = Annotated[str, Meta(pattern=rf"^{LANGUAGE.pattern}\Z")]  # it names files
 _Fingerprint = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 _Text = Annotated[str, Meta(max_length=4096)]
 _Finite = Annotated[float, Meta(ge=-float_info.max, le=float_info.max)]
@@ -163,7 +165,7 @@ def parse_header(data: bytes | memoryview) -> tuple[dict[str, Any], dict[str, sl
     """
     try:
         parsed = _DECODER.decode(data)
-        msgspec.convert(parsed.parameters.get("language", "unnamed"), _Name)
+        msgspec.convert(parsed.parameters.get("language", "unnamed"), _Language)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     header = msgspec.structs.asdict(parsed)
