@@ -178,6 +178,15 @@ def test_a_pack_is_compiled_once_for_a_tokenizer(
     asks_for_none = DraftingOptions(method="dictionary")
     assert choose_drafting(tokenizer, None, asks_for_none, note=told.append).dictionary
     assert not any("now, once" in line for line in told)
+    # A later tokalign has another pack.
+    newer = replace(packed, corpus={"files": [{"name": "newer.txt"}]})
+    write_pack(newer, tables, "yy")
+    [made] = tables.glob("*/yy.dictionary.tok")
+    os.utime(made, (0, 0))
+    assert choose_drafting(tokenizer, None, options, note=told.append).dictionary
+    assert sum("now, once" in line for line in told) == 1
+    assert read_header(made).corpus == newer.corpus
+    assert not [*tables.rglob("*.previous")]
 
 
 @pytest.mark.parametrize("background", [False, True])

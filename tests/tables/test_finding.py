@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from tokalign.tables.finding import (
     compiled_folder,
     drafters_in,
     find_tables,
-    languages_of,
+    packs_to_compile,
     pulled_folder,
     same_dictionaries,
     table_files,
@@ -86,26 +87,42 @@ def test_what_was_compiled_of_a_pack_gives_way_to_what_was_built_or_pulled(
 
 def test_a_dictionary_of_the_bundled_text_comes_last(places: list[Path]) -> None:
     """It is what `tokalign build` without FILEs makes: a few pages, in place of a language."""
-    name = "pl.dictionary.tok"
+    name, packs = "pl.dictionary.tok", {"pl": table(places[-1] / "pl.pack.tok")}
     compiled = table(compiled_folder(ONE) / name, target=ONE)
     sample = table(places[1] / "bielik" / name, files=("pl-mini.txt",), target=ONE)
     assert found(target=ONE) == [compiled, sample] == same_dictionaries(sample)
-    assert languages_of(ONE) == {"pl"}
+    assert packs_to_compile(ONE, packs) == {}
     compiled.unlink()
-    assert (found(target=ONE), languages_of(ONE)) == ([sample], set())
+    assert (found(target=ONE), packs_to_compile(ONE, packs)) == ([sample], packs)
     for own in (
         table(sample, files=("pl-mini.txt", "own.txt"), target=ONE),
         table(sample, files=("pl-mini.txt",), size=1 << 20, target=ONE),
     ):
-        assert (found(target=ONE), languages_of(ONE)) == ([own], {"pl"})
+        assert (found(target=ONE), packs_to_compile(ONE, packs)) == ([own], {})
     # A pack of that text alone is not compiled again and again.
     sample.unlink()
     table(compiled, files=("pl-mini.txt",), target=ONE)
-    assert languages_of(ONE) == {"pl"}
+    assert packs_to_compile(ONE, packs) == {}
     # What a model expects of it is what was asked for.
     table(pulled_folder() / "pl.logits.tok", target=ONE)
     logits = table(places[1] / "pl.logits.tok", files=("pl-mini.txt",), target=ONE)
     assert found(target=ONE, kind="logits")[0] == logits
+
+
+def test_a_pack_is_compiled_again_once_a_newer_one_counts_another_text(places: list[Path]) -> None:
+    """A later tokalign brings other packs. An older one beside it does not bring its own back."""
+    compiled = table(compiled_folder(ONE) / "pl.dictionary.tok", files=("a.txt",), target=ONE)
+    pack = table(places[-1] / "pl.pack.tok", files=("a.txt",))
+    for counted, age, is_stale in (("a.txt", 0, False), ("b.txt", 0, True), ("b.txt", 2, False)):
+        table(pack, files=(counted,))
+        os.utime(pack, (9 - age, 9 - age))
+        os.utime(compiled, (8, 8))
+        assert packs_to_compile(ONE, {"pl": pack}) == ({"pl": pack} if is_stale else {})
+    built = table(places[1] / "bielik" / "pl.dictionary.tok", files=("a.txt",), target=ONE)
+    os.utime(pack, (9, 9))
+    assert packs_to_compile(ONE, {"pl": pack}) == {}
+    built.unlink()
+    assert packs_to_compile(ONE, {"pl": pack}) == {"pl": pack}
 
 
 def test_a_folder_is_searched_with_those_in_it_by_name(places: list[Path]) -> None:

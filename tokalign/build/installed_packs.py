@@ -1,5 +1,5 @@
 """Installed packs: the one of a prompt's language is compiled if the model has no dictionary of it
-but one of a few pages (`Header.is_of_sample`).
+but one of a few pages (`Header.is_of_sample`) or of an older pack.
 
 The language is the one that is named, else that of the prompt, else that of the user's locale;
 `code` joins it, where the prompt has code or names a language or format of it, and `chat`, which
@@ -34,7 +34,7 @@ from tokalign.errors import TokalignError, in_one_line, shown_path
 from tokalign.storage import make_folder, require_writable
 from tokalign.tables.bundle import Bundle, read_bundle
 from tokalign.tables.dictionary import CHAT, CODE, Dictionaries
-from tokalign.tables.finding import Note, compiled_folder, find_packs, languages_of, no_note
+from tokalign.tables.finding import Note, compiled_folder, find_packs, no_note, packs_to_compile
 from tokalign.tables.pack import word_probabilities
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
@@ -69,8 +69,7 @@ class InstalledPacks:
     ) -> None:
         self._target, self._opened, self._waits, self._note = target, opened, waits, note
         self._packs = find_packs(model_folder=model_folder, note=note)
-        known = languages_of(target.fingerprint, model_folder)
-        self._to_compile = {name: path for name, path in self._packs.items() if name not in known}
+        self._to_compile = packs_to_compile(target.fingerprint, self._packs, model_folder)
         self._dictionary: Dictionaries | None = None
         self._folder = compiled_folder(target.fingerprint)
 
@@ -229,6 +228,7 @@ def _compile_here(pack: Path, path: Path) -> None:
 
     try:
         build_tables(Corpus([]), {path: recipe}, printed)
+        path.with_name(f"{path.name}.previous").unlink(missing_ok=True)  # of an older pack
     except TokalignError as error:
         print(error)
         sys.exit(1)

@@ -77,7 +77,7 @@ def command(
     from tokalign.names.published_drafters import published_for
     from tokalign.names.registry import Resolved, resolve_tokenizer
     from tokalign.runtime.cost import ASSUMED_DRAFT, PUBLISHED, find_curve_of_tokenizers, read_curve
-    from tokalign.tables.finding import find_packs, languages_of
+    from tokalign.tables.finding import find_packs, packs_to_compile
     from tokalign.tables.opening import open_dictionary
 
     def read(name: str) -> Resolved[Any]:
@@ -96,8 +96,8 @@ def command(
     with skipping_lines() as skip:
         lines = list(islice(Corpus(sources, field=field, report=skip).lines(), 20_000))
     tables = open_dictionary(theirs, note=note)
-    known = languages_of(theirs.fingerprint)
-    if file is None and chosen not in known and (pack := find_packs().get(chosen)):
+    packs = packs_to_compile(theirs.fingerprint, find_packs())
+    if file is None and (pack := packs.get(chosen)):
         note(
             f"the pack of {chosen} is left out, as it is not compiled for this tokenizer yet: "
             f"tokalign build --from-pack {quote(str(pack))} --target {quote(target)}"

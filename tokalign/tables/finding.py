@@ -99,15 +99,20 @@ def find_tables(
     yield from sorted(found, key=lambda of: (of[1].is_of_sample, of[0].parent.name == compiled))
 
 
-def languages_of(target: str, model_folder: Path | None = None) -> set[str]:
-    """The languages of the dictionaries of a tokenizer, but for samples, beside which a pack is
-    worth compiling, unless that was done."""
-    compiled = _compiled_name(target)
-    return {
-        header.language
-        for path, header in find_tables("dictionary", target=target, model_folder=model_folder)
-        if not header.is_of_sample or path.parent.name == compiled
-    }
+def packs_to_compile(
+    target: str, packs: Mapping[str, Path], model_folder: Path | None = None
+) -> dict[str, Path]:
+    """Those of the packs, by language, of which a tokenizer has no dictionary but of a sample, or
+    one that was compiled, before the pack was there, of another pack, as an older tokalign has."""
+    left, compiled = dict(packs), _compiled_name(target)
+    for path, header in find_tables("dictionary", target=target, model_folder=model_folder):
+        pack, is_known = left.get(header.language), not header.is_of_sample
+        if pack is not None and path.parent.name == compiled:
+            is_newer = pack.stat().st_mtime > path.stat().st_mtime
+            is_known = not is_newer or read_header(pack).corpus == header.corpus
+        if is_known:
+            left.pop(header.language, None)
+    return left
 
 
 def same_dictionaries(path: Path) -> list[Path]:
