@@ -124,6 +124,27 @@ def test_a_table_that_takes_anothers_place_is_named_with_it(
     assert f"{sample} is not used as long as there is {before}" in third.err
 
 
+def test_the_bundled_text_takes_no_place_of_a_larger_one(
+    tmp_path: Path, draft: Path, target: Path, corpus: Path
+) -> None:
+    """Who has counted a corpus for hours wants the alignment of a further draft model."""
+    place = ("--output", tmp_path / "out")
+    counted = Path(polish(target, corpus, *place).json["files"][0])
+    before = counted.read_bytes()
+    stays = f"{counted} stays, as it counts more than the bundled text; give FILEs"
+    both = run("build", "--draft", draft, "--target", target, *place, "--json")
+    assert [Path(name).name for name in both.json["files"]] == ["small-draft.alignment.tok"]
+    assert stays in both.err
+    assert "pl-mini" not in both.err
+    polish(target, *place).is_refused(2, stays)
+    assert counted.read_bytes() == before
+    counted.write_bytes(before[:-1])
+    for _ in range(2):  # what is damaged is replaced, and one of the bundled text
+        assert [file["name"] for file in written(polish(target, *place)).corpus["files"]] == [
+            "pl-mini.txt"
+        ]
+
+
 def test_several_files_follow_the_option_as_a_shell_expands_them(
     tmp_path: Path, target: Path, corpus: Path
 ) -> None:
@@ -202,6 +223,7 @@ def test_it_is_said_why_there_is_no_text_and_that_a_table_is_empty(
         (f"{ONLY} --language pl CORPUS --weight c=2", 2, "one corpus file"),
         (f"{ONLY} --language pl CORPUS --weight text=2 --weight text.txt=3", 2, "no other weight"),
         ("--draft TARGET CORPUS --engine datatrove", 2, ONLY),
+        ("--pack", 2, "--pack does nothing without FILE"),  # one of a few pages would hide others
     ],
 )
 def test_bad_input_is_one_line_with_the_exit_code_of_its_kind(

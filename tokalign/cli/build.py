@@ -147,6 +147,12 @@ def command(
         options=options,
         trust_remote_code=trust_remote_code,
     )
+    if counts_text and not files and (table := plan.table_of_more()) is not None:
+        stays = f"{table} stays, as it counts more than the bundled text; give FILEs to count those"
+        if draft is None:
+            raise UsageError(stays)
+        note(stays)
+        reads, counts_text, alignment_only = False, False, True
     if pack:
         builders = plan.pack()
     elif packs:

@@ -8,6 +8,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -28,7 +29,7 @@ from tokalign.build.pipeline import Builder, BuildReport
 from tokalign.build.sources import CorpusFile, find_sources
 from tokalign.build.text_files import Report
 from tokalign.cli.output import note, reading_stdin
-from tokalign.errors import IncompatibleError, UsageError
+from tokalign.errors import BundleError, IncompatibleError, MissingAssetError, UsageError
 from tokalign.names.registry import Resolved, resolve_tokenizer
 from tokalign.storage import POLISH, sample_text
 from tokalign.tables.bundle import Bundle, read_bundle, read_header
@@ -66,6 +67,16 @@ class BuildPlan:
         folder = self.output or table_folder()
         return folder if self.target is None else folder / self._resolved.slug
 
+    @property
+    def _dictionary(self) -> Path:
+        return self._folder / f"{self.language}.dictionary.tok"
+
+    def table_of_more(self) -> Path | None:
+        """The dictionary that one of the bundled text would replace, if it counts more text."""
+        with suppress(BundleError, MissingAssetError):  # what cannot be read is replaced
+            return None if read_header(self._dictionary).is_of_sample else self._dictionary
+        return None
+
     def _counting(self, kind: str = "counting") -> BackoffOptions:
         workspace = self.options.workspace or self._folder / f"{self.language}.{kind}"
         return replace(self.options, workspace=workspace)
@@ -85,7 +96,7 @@ class BuildPlan:
         target, builders = self._resolved.tokenizer, Builders()
         note(self._resolved.description)
         if dictionary:
-            builders[self._folder / f"{self.language}.dictionary.tok"] = partial(
+            builders[self._dictionary] = partial(
                 build_dictionary, target, options=self._counting(), language=self.language
             )
         if draft is not None:
@@ -151,7 +162,7 @@ class BuildPlan:
                 model.tokenizer, written, self._counting(), language=self.language, stage=stage
             )
 
-        return {self._folder / f"{self.language}.dictionary.tok": build}
+        return {self._dictionary: build}
 
     def count_on_datatrove(
         self,

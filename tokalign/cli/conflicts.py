@@ -65,7 +65,7 @@ TABLE = (
     Rule(f"--language --dictionary-only {_COUNTS}", excludes="--alignment-only"),
     Rule(_COUNTS, needs="--dictionary-only | --draft | --pack | --from-pack", only_in="build"),
     Rule("--pack", excludes="--draft | --dictionary-only | --alignment-only | --from-model"),
-    Rule("--pack", excludes="--target"),
+    Rule("--pack", needs="FILE", excludes="--target"),
     Rule("--from-pack", excludes="--draft | --dictionary-only | --alignment-only | --from-model"),
     Rule("--from-pack", excludes="--pack | --language | --engine datatrove | FILE"),
     Rule("--from-model", excludes="--engine datatrove"),
