@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from shutil import copytree
 
 import pytest
 from command_lines import run
 from documents import LETTER, MEETING
+from places import DEMO
 from small_families import write_family
 from small_tables import dictionary_bundle
 from small_tokenizers import write_tokenizer
@@ -75,6 +77,20 @@ def test_show_says_how_far_a_tokenizer_is_understood(tmp_path: Path) -> None:
         assert ("added_tokens_in_text" in told) == (level != "ids only")
     for missing, code in (("no/such/folder", 4), ("nothing.tok", 4), ("no-alias", 2)):
         run("tables", "show", missing).is_refused(code, missing)
+
+
+def test_show_says_what_a_trained_drafter_is(tmp_path: Path) -> None:
+    folder = copytree(DEMO / "drafter", tmp_path / "my.drafter")
+    told = run("tables", "show", folder, "--json").json
+    assert (told["path"], told["drafter"]) == (str(folder), "recurrent")
+    assert told["config"] == json.loads((folder / "config.json").read_bytes())
+    [weights] = folder.glob("*.safetensors")
+    weights.write_bytes(weights.read_bytes()[:-1])
+    run("tables", "show", folder).is_refused(3, "does not hold what was written")
+    (folder / "config.json").write_text('{"dflash_config": {}}')
+    assert run("tables", "show", folder, "--json").json["drafter"] == "DFlash"
+    (folder / "config.json").write_text("{}")
+    run("tables", "show", folder).is_refused(4, "my.drafter")
 
 
 @pytest.mark.parametrize("content", [b"\xff", b'{"model": {"vo', b"[" * 200_000])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +30,21 @@ def command() -> None:
     """Show, verify, pull and push table files, and forget what was learned from documents."""
 
 
-@command.command("show", cls=Command, params=[click.Argument(["file"], metavar="TABLE|TOKENIZER")])
+_SHOWN = click.Argument(["file"], metavar="TABLE|DRAFTER|TOKENIZER")
+
+
+@command.command("show", cls=Command, params=[_SHOWN])
 def show_table(*, file: str) -> None:
-    """Show what a table file is and holds, or how far a model's tokenizer is understood.
+    """Show what a table file is and holds, what a trained drafter's folder says, or how far a
+    model's tokenizer is understood.
 
     A tokenizer is an alias, a model's folder, a tokenizer file or a Hub repository.
     """
     path = as_path(file)
-    show(_describe_tokenizer(file) if _is_tokenizer(path) else _describe_table(path))
+    show(
+        _describe_drafter(path)
+        or (_describe_tokenizer(file) if _is_tokenizer(path) else _describe_table(path))
+    )
 
 
 @command.command("verify", cls=Command, params=[_FILES])
@@ -151,6 +159,26 @@ def _describe_table(path: Path) -> dict[str, Any]:
         "statistics": bundle.statistics,
         "sections": {name: len(section) for name, section in bundle.sections.items()},
     }
+
+
+def _describe_drafter(folder: Path) -> dict[str, Any] | None:
+    """What the folder of a trained drafter says; None for another one, or with a tokenizer."""
+    from tokalign.tables.drafter_formats import DrafterFormat, drafter_format
+    from tokalign.tables.finding import (
+        DRAFTER_CONFIG,
+        find_drafter_weights,
+        read_drafter_config,
+        read_drafter_json,
+    )
+    from tokalign.tokenizer.files import holds_tokenizer
+
+    if not os.path.isfile(folder / DRAFTER_CONFIG) or holds_tokenizer(folder):
+        return None
+    config = read_drafter_json(folder)
+    if (kind := drafter_format(config)) is DrafterFormat.RECURRENT:
+        find_drafter_weights(folder, read_drafter_config(folder))
+    found = {"path": str(folder), "drafter": str(kind), "config": config}
+    return None if kind is None else found
 
 
 def _describe_tokenizer(name: str) -> dict[str, Any]:
