@@ -11,7 +11,7 @@ from typing import Any
 from tokalign.conversation.tool_calls import TAGS, Tags, parameters_of, schema_of
 from tokalign.conversation.tools import ANY_TOOL, HARMONY, LLAMA, ToolFormat
 from tokalign.conversation.values import json_inside
-from tokalign.errors import UsageError
+from tokalign.errors import UsageError, shown
 from tokalign.runtime.grammar import Grammar, json_lark
 from tokalign.runtime.grammar.bounds import MOST_BYTES, at_most
 from tokalign.runtime.grammar.grammar import lark_literal
@@ -36,7 +36,7 @@ def calls_grammar(
     if choice != ANY_TOOL:
         functions = [function for function in functions if function["name"] == choice]
     if not functions:
-        named = f"names {choice[:200]!r}, which is not among tools" if choice else "needs tools"
+        named = f"names {shown(choice)}, which is not among tools" if choice else "needs tools"
         raise UsageError(f"tool_choice {named}")
     if form is None:
         raise UsageError(

@@ -151,7 +151,7 @@ class _Edge:
         for model in self._scheduler.models.model_list():
             if model["id"] in (name, own):
                 return JSONResponse(model)
-        raise Refusal(404, f"there is no model {name[:200]!r}", code="model_not_found")
+        raise Refusal(404, f"there is no model {shown(name)}", code="model_not_found")
 
     async def embeddings(self, request: HttpRequest) -> Response:
         self._key(request)

@@ -15,7 +15,7 @@ from mlx_lm.utils import load_tokenizer
 from tokalign.api.assemble import keep_loaded, let_go, load_decoder, require_quantizable
 from tokalign.conversation.answer_form import AnswerForm
 from tokalign.conversation.prompts import Prompts, fill_in_ends
-from tokalign.errors import CacheError, UsageError
+from tokalign.errors import CacheError, UsageError, shown
 from tokalign.names.registry import models_here, resolve_model
 from tokalign.runtime.batch import Batch
 from tokalign.runtime.chat import ChatTemplate, find_template
@@ -175,7 +175,7 @@ class Models:
                 there = "there is none here" if own is None else f"this server has {own!r}"
                 raise Refusal(
                     404,
-                    f"the {kind} {name[:200]!r} is not served: {there}; others can be loaded if it "
+                    f"the {kind} {shown(name)} is not served: {there}; others can be loaded if it "
                     "is started with --allow-model-switching",
                     code="model_not_found",
                 )
