@@ -1,13 +1,15 @@
-"""The Homebrew formula of a release names its archive."""
+"""What a release says of itself: its Homebrew formula, and what its extras bring."""
 
 from __future__ import annotations
 
 import shutil
 import subprocess
 import sys
+import tomllib
 from hashlib import sha256
 from pathlib import Path
 
+from packaging.requirements import Requirement
 from places import ROOT
 
 import tokalign
@@ -27,3 +29,10 @@ def test_the_formula_names_the_archive_and_its_digest(tmp_path: Path) -> None:
     assert made.count("\n  end\n") + made.count("\nend\n") == openings
     if ruby := shutil.which("ruby"):
         subprocess.run([ruby, "-c"], input=made, text=True, check=True)
+
+
+def test_corpora_on_the_web_take_no_more_than_their_extra() -> None:
+    """fsspec opens https:// with aiohttp, which its extra `http` has."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    wanted = map(Requirement, project["optional-dependencies"]["corpora"])
+    assert {one.name: one.extras for one in wanted}["fsspec"] == {"http"}
