@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import mlx.core as mx
 import pytest
 
@@ -17,6 +19,16 @@ def test_on_a_card_its_own_memory_counts(monkeypatch: pytest.MonkeyPatch) -> Non
     assert memory.working_set() < card
     with pytest.raises(UsageError, match=r"has 25\.8 GB of memory"):
         memory.require_bytes(card + 1)
+
+
+@pytest.mark.parametrize("header", [b"[" * 200_000, b"{}", b"[1]", b'{"a": 5}'])
+def test_weights_whose_header_is_damaged_take_what_their_file_does(
+    tmp_path: Path, header: bytes
+) -> None:
+    data = len(header).to_bytes(8, "little") + header
+    (tmp_path / "model.safetensors").write_bytes(data)
+    counted = 0 if header == b"{}" else len(data)
+    assert memory.weights_bytes(tmp_path, dtype="float32") == counted
 
 
 def test_on_a_mac_weights_and_caches_may_take_what_metal_recommends(

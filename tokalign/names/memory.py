@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterable, Mapping
@@ -11,11 +10,13 @@ from pathlib import Path
 from typing import cast
 
 from tokalign.errors import UsageError
+from tokalign.storage import parse_json
 
 COMFORT = 2 / 3
 """The share of the memory that weights may take, so that contexts and other programs have room."""
 
 _WORKING_SET = 0.75
+_LONGEST_HEADER = 100_000_000  # bytes, of a safetensors file
 
 
 def working_set() -> float:
@@ -74,7 +75,7 @@ def _file_bytes(file: Path, dtype: str | None) -> float:
     try:
         with file.open("rb") as opened:
             length = int.from_bytes(opened.read(8), "little")
-            arrays = json.loads(opened.read(min(length, size)))
+            arrays = parse_json(opened.read(min(length, _LONGEST_HEADER)))
         arrays.pop("__metadata__", None)
         sizes = (
             (array["data_offsets"][1] - array["data_offsets"][0]) * factors.get(array["dtype"], 1)
