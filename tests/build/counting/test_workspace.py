@@ -156,5 +156,9 @@ def test_a_folder_with_other_files_is_refused_and_left_alone(tmp_path: Path) -> 
     with pytest.raises(UsageError, match=r"no build has left.*--workspace"):
         count_corpus(counting, workspace=tmp_path)
     assert sorted(tmp_path.iterdir()) == before
-    (tmp_path / "empty").mkdir()
-    count_corpus(counting, workspace=tmp_path / "empty")
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    for name in (".DS_Store", "._.DS_Store"):  # of Finder, there and on disks of others
+        (empty / name).touch()
+    count_corpus(counting, workspace=empty)
+    assert not empty.exists()

@@ -211,9 +211,10 @@ def remove_workspace(folder: Path) -> None:
 
 def require_workspace(folder: Path, mark: str) -> None:
     """Raises: UsageError for a folder with files but without `mark`, the first that a build writes:
-    it is deleted at the end."""
+    it is deleted at the end. What macOS leaves in every folder that it shows does not count."""
+    ours = ".DS_Store", "._", f".{mark}."
     with writing_to(folder, _REMEDY):
-        names = [path.name for path in folder.iterdir() if not path.name.startswith(f".{mark}.")]
+        names = [path.name for path in folder.iterdir() if not path.name.startswith(ours)]
     if names and mark not in names:
         raise UsageError(
             f"{folder} holds files that no build has left, and a workspace is deleted at the end; "
