@@ -120,8 +120,11 @@ def test_a_path_that_cannot_be_written_is_refused_before_anything_is_read(tmp_pa
     (tmp_path / "file").touch()
     (tmp_path / "pl.dictionary.tok").mkdir()
     for path in (tmp_path / "file" / "new" / "pl.dictionary.tok", tmp_path / "pl.dictionary.tok"):
+        builders = {path: lambda corpus, stage: pytest.fail("it was built")}
         with pytest.raises(UsageError, match=r"cannot be written .*--output"):
-            build_tables(corpus, {path: lambda corpus, stage: pytest.fail("it was built")})
+            build_tables(corpus, builders)
+        with pytest.raises(UsageError, match="; elsewhere"):  # as who has no --output says
+            build_tables(corpus, builders, remedy="elsewhere")
     assert corpus.stamp == {}
 
 

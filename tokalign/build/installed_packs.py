@@ -227,7 +227,7 @@ def _compile_here(pack: Path, path: Path) -> None:
         return compile_pack(target, read_bundle(pack), stage=stage)
 
     try:
-        build_tables(Corpus([]), {path: recipe}, printed)
+        build_tables(Corpus([]), {path: recipe}, printed, remedy=_REMEDY)
         path.with_name(f"{path.name}.previous").unlink(missing_ok=True)  # of an older pack
     except TokalignError as error:
         print(error)

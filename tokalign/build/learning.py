@@ -57,6 +57,7 @@ from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
 _SETTINGS, _LOCK = "settings.json", "learn.lock"
+_REMEDY = "set XDG_DATA_HOME to a folder that you may write to"
 _BROKEN = "is broken; forget the collection and learn it again: tokalign tables forget NAME"
 
 
@@ -119,7 +120,7 @@ class Collection:
     def changing(self) -> Iterator[None]:
         """Make the folder, which only its owner may enter, and keep other processes out of it. What
         a killed one has left is deleted. Raises: UsageError if another one has it; OutputError."""
-        with writing_to(self.folder, "set XDG_DATA_HOME to a folder that you may write to"):
+        with writing_to(self.folder, _REMEDY):
             private_folder(self.folder)
         with locked(self.folder / _LOCK, f"learning {self.name}"):
             for unfinished in self.folder.glob(f".*{TEMPORARY_SUFFIX}"):
@@ -243,7 +244,7 @@ def _build(
             )
         built = {collection.counting / path.name: path for path in tables}
         builders = {made: partial(recipe, tables[path]) for made, path in built.items()}
-        build_tables(Corpus([texts], private=True), builders, stage)
+        build_tables(Corpus([texts], private=True), builders, stage, remedy=_REMEDY)
         collection.save(settings)  # if this is killed, the next run does not take them for new
         for stale in {*collection.tables} - {*tables}:
             stale.unlink()
@@ -261,7 +262,7 @@ def _read_all(
     complete, seen = True, set[bytes]()
     with (
         DocumentReader() as read,
-        appearing(texts, sync=False) as unfinished,
+        appearing(texts, remedy=_REMEDY, sync=False) as unfinished,
         unfinished.open("w", encoding="utf-8") as file,
     ):
         for document in documents:

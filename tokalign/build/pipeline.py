@@ -46,21 +46,25 @@ class BuildReport:
 
 
 def build_tables(
-    corpus: Corpus, builders: Mapping[Path, Builder], stage: Stage = silent
+    corpus: Corpus,
+    builders: Mapping[Path, Builder],
+    stage: Stage = silent,
+    *,
+    remedy: str = OUTPUT_REMEDY,
 ) -> BuildReport:
-    """Build every table, then write every table. builders: by file.
+    """Build every table, then write every table. builders: by file. remedy: see `write_file`.
 
     Raises: before anything is read, CorpusError for more files than a header can name and
     UsageError for a file that cannot be written or is being built; then what the builders raise.
     """
     started = time.monotonic()
     corpus.require_room(MOST_HEADER_BYTES)
-    require_outputs(builders)
+    require_outputs(builders, remedy)
     with ExitStack() as locks:
         for path in builders:
             locks.enter_context(making(path, "building"))
         bundles = {path: build(corpus, stage=stage) for path, build in builders.items()}
-        tables = tuple(write_table(path, bundle) for path, bundle in bundles.items())
+        tables = tuple(write_table(path, bundle, remedy) for path, bundle in bundles.items())
     return BuildReport(
         tables=tables,
         text_bytes=corpus.text_bytes,
@@ -70,20 +74,20 @@ def build_tables(
     )
 
 
-def require_outputs(paths: Iterable[Path]) -> None:
+def require_outputs(paths: Iterable[Path], remedy: str = OUTPUT_REMEDY) -> None:
     """Raises: UsageError if tables cannot be written here."""
     for path in paths:
-        require_writable(path, parents=True, remedy=OUTPUT_REMEDY)
+        require_writable(path, parents=True, remedy=remedy)
 
 
-def write_table(path: Path, bundle: Bundle) -> WrittenTable:
+def write_table(path: Path, bundle: Bundle, remedy: str = OUTPUT_REMEDY) -> WrittenTable:
     """Write a table. A table of other content at that path is kept as `*.previous`."""
     data, previous = encode_bundle(bundle), None
     if path.is_file() and (old := path.read_bytes()) != data:
         # Building it again from a large corpus would take long.
         previous = path.with_name(path.name + ".previous")
-        write_file(previous, old)
-    write_file(path, data, parents=True, remedy=OUTPUT_REMEDY)
+        write_file(previous, old, remedy=remedy)
+    write_file(path, data, parents=True, remedy=remedy)
     return WrittenTable(
         path=path,
         kind=bundle.kind,

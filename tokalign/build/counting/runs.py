@@ -38,8 +38,8 @@ from tokalign.errors import UsageError
 from tokalign.storage import TEMPORARY_SUFFIX, appearing, locked, parents_of, writing_to
 
 REMEDY = (
-    "choose a folder on another one with --workspace; finished counts are kept, and the same "
-    "command goes on from them"
+    "in build choose a folder on another one with --workspace; the same command goes on from what "
+    "is finished"
 )
 _SEED = crc32(b"tokalign")  # so that a file of zeros is not taken for whole
 _CHECKSUM_BYTES = 4

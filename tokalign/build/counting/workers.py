@@ -96,9 +96,9 @@ def workers(jobs: int, make_state: Callable[[], object]) -> Iterator[Apply]:
             yield lambda function, tasks: _apply(pool, jobs, function, tasks)
         except BrokenProcessPool as error:
             raise OutputError(
-                "a process that counts was killed, as the system does where memory runs out; give "
-                "less --memory or close other programs; the same command goes on from what is "
-                "finished"
+                "a process that counts was killed, as the system does where memory runs out; close "
+                "other programs, or in build give less --memory; the same command goes on from "
+                "what is finished"
             ) from error
         except BaseException:  # which does not wait for the tasks under way
             end_pool(pool)
