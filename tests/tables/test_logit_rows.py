@@ -51,3 +51,6 @@ def test_rows_come_back_from_a_table_and_join() -> None:
     assert len(both) == 6
     assert both.ids.shape == both.codes.shape == (6, 2)
     assert both.keys[:3].tolist() == rows().keys.tolist()
+    # A stranger's table, or one of another version, may keep more or fewer.
+    mixed = joined([read(rows()), read(rows(1, likely=(4, 8, 5)))])
+    assert mixed.ids.shape == mixed.codes.shape == (6, 2)

@@ -86,5 +86,5 @@ def _described(collection: Collection) -> dict[str, Any]:
         "folders": list(settings.folders),
         "targets": list(settings.targets),
         "tables": [str(path) for path in collection.tables],
-        "bytes": sum(path.stat().st_size for path in collection.folder.iterdir()),
+        "bytes": sum(path.stat().st_size for path in collection.tables),
     }

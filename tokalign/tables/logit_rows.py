@@ -175,9 +175,10 @@ def _likeliest(
 
 
 def joined(tables: Sequence[LogitRows]) -> LogitRows:
-    """The rows of several tables, one table after the other."""
+    """The rows of several tables, one table after the other, as far as all of them keep ids."""
+    kept = min(table.ids.shape[1] for table in tables)
     return LogitRows(
         np.concatenate([table.keys for table in tables]),
-        np.concatenate([table.ids for table in tables]),
-        np.concatenate([table.codes for table in tables]),
+        np.concatenate([table.ids[:, :kept] for table in tables]),
+        np.concatenate([table.codes[:, :kept] for table in tables]),
     )
