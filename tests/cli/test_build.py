@@ -321,6 +321,15 @@ def test_standard_input_is_a_corpus_of_lines(tmp_path: Path, target: Path, corpu
     Ended(result.returncode, "", result.stderr).is_refused(2, "stdin cannot be read")
 
 
+def test_no_place_for_temporary_files_is_told_as_that(
+    tmp_path: Path, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the disk is full, `tempfile` says that there is no folder."""
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.setattr("tempfile._candidate_tempdir_list", lambda: [str(tmp_path / "none")])
+    polish(target, "-", typed=TEXT).is_refused(1, "make room", "set TMPDIR")
+
+
 def test_a_folder_and_a_glob_make_the_table_that_datatrove_makes(
     tmp_path: Path, target: Path
 ) -> None:

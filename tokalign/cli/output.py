@@ -133,11 +133,12 @@ def of_the_system(error: OSError) -> TokalignError:
     if error.filename is None:  # what is open has no name: stdout, where click writes, and others
         if error.errno in (errno.EBADF, errno.EPIPE):
             return unwritten(error)
-        if error.errno == errno.ENOENT:  # `os.getcwd` names no path
+        no_place = "temporary directory" in reason  # as `tempfile` says of full disks, too
+        if error.errno == errno.ENOENT and not no_place:  # `os.getcwd` names no path
             return UsageError("the current folder is gone; go to one that exists")
         remedy = "; make room on its disk, or set TMPDIR to a folder on another"
         what = f"stdout or a temporary file cannot be written ({reason}){remedy}"
-        return OutputError(what if error.errno in DISK_ERRORS else reason)
+        return OutputError(what if no_place or error.errno in DISK_ERRORS else reason)
     if error.errno in DISK_ERRORS:
         return OutputError(f"{error.filename}: {reason}; see to that disk, or give another path")
     return UsageError(f"{error.filename}: {reason}; give a path that you may use")
