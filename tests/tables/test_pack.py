@@ -68,6 +68,15 @@ def test_more_ngrams_than_a_reader_holds_are_refused(monkeypatch: pytest.MonkeyP
         Pack.from_bundle(bundle())
 
 
+def test_a_word_is_no_longer_than_what_a_builder_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of a hundred megabytes would take gigabytes to encode."""
+    monkeypatch.setattr(format, "LONGEST_WORD", 4)
+    Pack.from_bundle(bundle())
+    monkeypatch.setattr(format, "LONGEST_WORD", 3)
+    with pytest.raises(BundleError, match="4 words of 1 to 4 characters, not 4 of 1 to 3"):
+        word_probabilities(bundle(), 2)
+
+
 @pytest.mark.parametrize("changes", [{"words": 3}, {"words": 5}, {"max_order": 3}, {"words": 0}])
 def test_a_header_that_says_something_else_is_refused(changes: Any) -> None:
     with pytest.raises(BundleError):

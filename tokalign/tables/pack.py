@@ -39,6 +39,9 @@ MAX_ORDER = 6
 MAX_WORDS, MAX_NGRAMS = 1 << 20, 1 << 24
 """The most words and the most n-grams of one order: a reader has to hold them."""
 
+LONGEST_WORD = 64
+"""Characters of a word; longer ones are addresses and the like. One takes 200 bytes to encode."""
+
 _MAX_TEXT = 1 << 28
 _XZ_MEMORY = 1 << 27  # of the strongest preset's decoder, and more
 _END = "\0"
@@ -143,8 +146,12 @@ def _read_words(bundle: Bundle) -> tuple[list[str], Numbers]:
         words = _unpacked(bundle, "words.text", _MAX_TEXT).decode().split(_END)
     except UnicodeDecodeError as error:
         raise bundle.wrong("section words.text is not UTF-8") from error
-    if len(words) != size or not all(words):
-        raise bundle.wrong(f"section words.text has {len(words)} words, or empty ones, not {size}")
+    lengths = [*map(len, words)]
+    if len(words) != size or not 0 < min(lengths) <= max(lengths) <= LONGEST_WORD:
+        raise bundle.wrong(
+            f"section words.text has {len(words)} words of {min(lengths)} to {max(lengths)} "
+            f"characters, not {size} of 1 to {LONGEST_WORD}"
+        )
     return words, _get(bundle, "words.levels", size, len(COUNTS))
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tokalign.build.counting.runs import digest, is_whole, read_run, write_run
 from tokalign.build.counting.windows import IdArray, IdSpace, sort_windows
 from tokalign.build.counting.workers import Apply, Task
-from tokalign.tables.pack import MAX_WORDS
+from tokalign.tables.pack import LONGEST_WORD, MAX_WORDS
 
 _BEGIN = "\0"  # of a text, while it is cut
 # Letters are all that is neither space nor sign; `_` is one where a letter follows it.
@@ -30,7 +30,6 @@ _WORD = re.compile(
     rf"|\0?(?: ?[_{_SIGN}]+)?\s*\n(?:\s*(?=[^\S\n]\S)|\s*)"
     rf"|\0? ?[_{_SIGN}]+|\0?[^\S\n]+(?=[^\S\n])|\0?\s|\0"
 )
-_LONGEST = 64  # characters; longer words are addresses and the like, and cut the text
 _AT_ONCE = 1 << 29  # bytes of shards whose words are counted at once: some hundred MB of words
 
 
@@ -69,7 +68,8 @@ def _read(path: Path) -> _Shard:
 
 def find_words(shards: Sequence[Path]) -> list[str]:
     """The words with a count of 1 or more, the most frequent `MAX_WORDS` of them, sorted. They are
-    counted part by part, so that a large corpus does not fill the memory."""
+    counted part by part, so that a large corpus does not fill the memory. Longer words than a pack
+    holds cut the text."""
     parts = 1 + sum(path.stat().st_size for path in shards) // _AT_ONCE
     best: list[tuple[int, str]] = []
     for part in range(parts):
@@ -80,7 +80,7 @@ def find_words(shards: Sequence[Path]) -> list[str]:
             for word, count in zip(shard.words, times.tolist(), strict=True):
                 if parts == 1 or crc32(word.encode()) % parts == part:
                     counts[word] += count
-        kept = ((-n, word) for word, n in counts.items() if n >= 1000 and len(word) <= _LONGEST)
+        kept = ((-n, word) for word, n in counts.items() if n >= 1000 and len(word) <= LONGEST_WORD)
         best = nsmallest(MAX_WORDS, (*best, *kept))
     return sorted(word for _, word in best)
 
