@@ -21,7 +21,6 @@ from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import DraftId, Id, TargetId, Vocabulary
 
 _BATCH = 1 << 17  # characters; encoding takes 200 bytes for each
-_WORDS = 1 << 16  # of a pack, the most frequent ones; 100 bytes each
 
 _COVERED = 0.985
 """The share of a language's text that is made of the ids that are told. Of Llama 3.2's 128,256,
@@ -93,7 +92,7 @@ def frequent_ids(
             frequent[token] = True
     with stage(len(packs), "Counting the draft's ids") as advance:
         for pack in packs:
-            shares = _shares(tokenizer, word_probabilities(read_bundle(pack), _WORDS))
+            shares = _shares(tokenizer, word_probabilities(read_bundle(pack)))
             order = np.argsort(-shares, kind="stable")
             reached = np.cumsum(shares[order])
             frequent[order[: 1 + np.searchsorted(reached, _COVERED * reached[-1])]] = True

@@ -40,7 +40,6 @@ from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
 _MOST_IDS, _MOST_WORDS = 4096, 200
-_KNOWN_WORDS = 1 << 16  # of a language, the most frequent ones; 100 bytes each
 _UNKNOWN = 1e-8  # the probability of a word that a pack does not know
 _FEWEST_KNOWN = 0.45  # of the words of a text; of one in another language far fewer are known
 _CODE_NAMES = re.compile(
@@ -187,9 +186,9 @@ def _language(words: Sequence[str], packs: Mapping[str, Path]) -> str | None:
 
 @cache
 def _probabilities(path: Path) -> Mapping[str, float]:
-    """Those of the most frequent words of a pack; none where it cannot be read. Cost: 0.1 s."""
+    """Those of the most frequent words of a pack; none where it cannot be read."""
     try:
-        return word_probabilities(read_bundle(path), _KNOWN_WORDS)
+        return word_probabilities(read_bundle(path))
     except TokalignError:
         return {}  # compiling it says why
 

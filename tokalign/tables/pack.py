@@ -132,8 +132,9 @@ class Pack:
         return cls([words[place] for place in alphabetical], orders)
 
 
-def word_probabilities(bundle: Bundle, most: int) -> dict[str, float]:
-    """The share of each of the `most` most frequent words in the text. Raises: BundleError."""
+def word_probabilities(bundle: Bundle, most: int = 1 << 16) -> dict[str, float]:
+    """The share of each of the `most` most frequent words in the text. Raises: BundleError. Cost:
+    0.1 s, and 100 bytes for each."""
     known, levels = _read_words(bundle)
     counts = COUNTS[levels]
     shares = counts / counts.sum()
