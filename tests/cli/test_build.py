@@ -223,7 +223,6 @@ def test_it_is_said_why_there_is_no_text_and_that_a_table_is_empty(
         (f"{ONLY} --language pl CORPUS --weight c=2", 2, "one corpus file"),
         (f"{ONLY} --language pl CORPUS --weight text=2 --weight text.txt=3", 2, "no other weight"),
         ("--draft TARGET CORPUS --engine datatrove", 2, ONLY),
-        ("--pack", 2, "--pack does nothing without FILE"),  # one of a few pages would hide others
     ],
 )
 def test_bad_input_is_one_line_with_the_exit_code_of_its_kind(

@@ -225,6 +225,10 @@ def test_no_path_and_no_name_of_a_model_may_be_empty(name: str) -> None:
         (f"bench --target {NOWHERE} p.txt --prompt-tokens 3", "without --text"),
         ("check --target bielik --draft llama3.2 --language uk a.txt", "with FILE"),
         ("build --target bielik --dictionary-only --tasks 4", "without --engine datatrove"),
+        ("build --target bielik --from-pack a.pack.tok --memory 9G", "with --from-pack"),
+        ("build --target bielik --from-model --dictionary-only --weight a=2", "with --from-model"),
+        ("build --pack --p-min 0.1 a.txt", "with --pack"),
+        ("build --pack", "without FILE"),  # one of the bundled text would hide the shipped one
         ("learn --list folder", "with FOLDER"),
     ],
 )
