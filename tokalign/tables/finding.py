@@ -102,8 +102,9 @@ def find_tables(
 def packs_to_compile(
     target: str, packs: Mapping[str, Path], model_folder: Path | None = None
 ) -> dict[str, Path]:
-    """Those of the packs, by language, of which a tokenizer has no dictionary but of a sample, or
-    one that was compiled, before the pack was there, of another pack, as an older tokalign has."""
+    """Those of the packs, by language, that are worth compiling for a tokenizer: it has no
+    dictionary of the language but a sample's, or one that was compiled of another pack, as an older
+    tokalign has, before this one was there."""
     left, compiled = dict(packs), _compiled_name(target)
     for path, header in find_tables("dictionary", target=target, model_folder=model_folder):
         pack, is_known = left.get(header.language), not header.is_of_sample
