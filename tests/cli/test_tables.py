@@ -16,6 +16,9 @@ from small_tables import dictionary_bundle
 from small_tokenizers import write_tokenizer
 from written_tables import write_bundle
 
+from tokalign.names.aliases import find_alias
+from tokalign.names.registry import _installed
+
 
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
@@ -75,6 +78,10 @@ def test_show_says_how_far_a_tokenizer_is_understood(tmp_path: Path) -> None:
         assert told["level"] == level
         assert bool(told["why"]) == (level != "aligned")
         assert ("added_tokens_in_text" in told) == (level != "ids only")
+    official = _installed(find_alias("bielik").vocabulary)
+    assert official is not None
+    assert official[1].name == "tokenizer.model.v1", "its name ends as no other's"
+    run("tables", "show", official[1]).is_refused(3, "the order of its merges is unclear")
     for missing, code in (("no/such/folder", 4), ("nothing.tok", 4), ("no-alias", 2)):
         run("tables", "show", missing).is_refused(code, missing)
 

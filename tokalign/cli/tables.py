@@ -11,7 +11,7 @@ import click
 from tokalign.cli.command import FILE, NAME, Command, Option, flag
 from tokalign.cli.output import echo, flags, note, one_line, print_json, show, to_stderr
 from tokalign.errors import TokalignError, UsageError
-from tokalign.storage import as_path
+from tokalign.storage import as_path, open_regular
 
 _FILES = click.Argument(["files"], nargs=-1, required=True, type=FILE, metavar="FILE...")
 _NAMES = click.Argument(["names"], nargs=-1, metavar="[NAME]...")
@@ -139,9 +139,13 @@ def forget(*, names: tuple[str, ...], remembered: bool) -> None:
 
 def _is_tokenizer(path: Path) -> bool:
     """Whether this is no file with a table's magic, and not meant to be one."""
-    if path.is_file():
-        return path.suffix in (".json", ".model", ".tiktoken")
-    return path.suffix != ".tok"
+    from tokalign.tables.bundle import MAGIC
+
+    try:
+        with open_regular(path) as file:
+            return path.suffix != ".tok" and file.read(len(MAGIC)) != MAGIC
+    except OSError:
+        return path.suffix != ".tok"
 
 
 def _describe_table(path: Path) -> dict[str, Any]:
