@@ -178,6 +178,18 @@ def test_the_holder_is_named_and_the_next_one_gets_the_lock(
         pass
 
 
+def test_a_lock_that_is_a_link_clears_no_other_file(tmp_path: Path) -> None:
+    """In a folder of several users, anybody can put one where a build will want its lock."""
+    (tmp_path / "own").write_text("precious")
+    (tmp_path / "a.lock").symlink_to(tmp_path / "own")
+    with (
+        pytest.raises(UsageError, match=r"a\.lock cannot be written"),
+        locked(tmp_path / "a.lock", "counting"),
+    ):
+        raise AssertionError("it is held")
+    assert (tmp_path / "own").read_text() == "precious"
+
+
 def test_a_file_system_without_locks_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

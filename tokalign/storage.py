@@ -271,7 +271,8 @@ def locked(path: Path, doing: str, remedy: str = "wait until it has ended") -> I
     """
     with writing_to(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW  # what it holds is cleared
+        file = os.open(path, flags, 0o666)
     try:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
