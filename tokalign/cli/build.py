@@ -116,7 +116,7 @@ def command(
 
     FILEs are text: .txt or .jsonl, also .gz, .zst or .xz, or .parquet; a folder, a quoted glob, a
     URL such as hf://datasets/..., or - for lines on standard input. Without them, a small bundled
-    Polish text is counted.
+    Polish text is counted, whose dictionary replaces none of more text.
     """
     if target is None and not pack:
         raise UsageError("tables are built for a tokenizer; give --target NAME (or --pack)")

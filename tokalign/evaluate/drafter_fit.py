@@ -17,6 +17,7 @@ from msgspec import Struct, convert, field
 
 from tokalign.errors import IncompatibleError, shown
 from tokalign.names import hub
+from tokalign.names.memory import LONGEST_HEADER
 from tokalign.names.published_drafters import AUTO, require_published
 from tokalign.names.registry import resolve
 from tokalign.storage import listed, parse_json
@@ -42,7 +43,6 @@ Read: TypeAlias = Callable[[int, int], bytes]
 """The bytes of a weights file from one position to another."""
 
 _WEIGHTS = "model.safetensors"
-_LONGEST_HEADER = 1 << 24  # bytes, of a weights file
 
 
 def fit_in_a_word(share: float) -> str:
@@ -199,7 +199,7 @@ def _own_ids(parts: Iterable[Read], count: int) -> frozenset[int]:
     parts: what reads each of its weights files."""
     for read in parts:
         length = int.from_bytes(read(0, 8), "little")
-        if not 0 < length <= _LONGEST_HEADER:
+        if not 0 < length <= LONGEST_HEADER:
             raise ValueError("it has a file that is no safetensors file")
         if found := parse_json(read(8, 8 + length)).get("d2t"):
             begin, end = (8 + length + offset for offset in found["data_offsets"])

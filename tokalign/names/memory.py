@@ -16,7 +16,8 @@ COMFORT = 2 / 3
 """The share of the memory that weights may take, so that contexts and other programs have room."""
 
 _WORKING_SET = 0.75
-_LONGEST_HEADER = 100_000_000  # bytes, of a safetensors file
+LONGEST_HEADER = 1 << 24
+"""Bytes of the header of a safetensors file, which is JSON."""
 
 
 def working_set() -> float:
@@ -75,7 +76,7 @@ def _file_bytes(file: Path, dtype: str | None) -> float:
     try:
         with file.open("rb") as opened:
             length = int.from_bytes(opened.read(8), "little")
-            arrays = parse_json(opened.read(min(length, _LONGEST_HEADER)))
+            arrays = parse_json(opened.read(min(length, LONGEST_HEADER)))
         arrays.pop("__metadata__", None)
         sizes = (
             (array["data_offsets"][1] - array["data_offsets"][0]) * factors.get(array["dtype"], 1)
