@@ -17,6 +17,7 @@ from small_tables import at_least
 from small_tokenizers import write_tokenizer
 
 from tokalign.build import learning as kept
+from tokalign.build import text_files
 from tokalign.build.dictionary.dictionary_bundle import build_dictionary
 from tokalign.build.documents import Rules, UnopenedError, find_documents, read_document
 from tokalign.build.learning import Collection, Learned, collections, learn
@@ -401,7 +402,7 @@ def test_long_paragraphs_are_written_in_parts_of_which_none_is_lost(
 ) -> None:
     document = tmp_path / "a.txt"
     document.write_text(("abcdefghij" * 3)[:length] + "\nKoniec.")
-    monkeypatch.setattr(kept, "LONGEST_PARAGRAPH", 10)
+    monkeypatch.setattr(text_files, "LONGEST_PARAGRAPH", 10)
     found, skipped = find_documents([tmp_path], Rules())
     texts = tmp_path / "texts"
     assert kept._read_all(found, texts, Learned(skipped=skipped, tables={}), lambda _: None)

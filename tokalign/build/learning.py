@@ -37,7 +37,7 @@ from tokalign.build.document_reader import DocumentReader
 from tokalign.build.documents import FoundFile, Rules, Skipped, UnopenedError, find_documents
 from tokalign.build.never_read import CONTENTS
 from tokalign.build.pipeline import build_tables
-from tokalign.build.text_files import LONGEST_PARAGRAPH
+from tokalign.build.text_files import cut
 from tokalign.errors import CorpusError, MissingAssetError, UsageError
 from tokalign.names.registry import Resolved, resolve_tokenizer
 from tokalign.storage import (
@@ -282,8 +282,7 @@ def _read_all(
             seen.add(content)
             learned.texts += 1
             for line in text.split("\n"):
-                for start in range(0, len(line), LONGEST_PARAGRAPH):
-                    file.write(f"{line[start : start + LONGEST_PARAGRAPH]}\n")
+                file.writelines(f"{part}\n" for part in cut(line))
     return complete
 
 

@@ -103,7 +103,7 @@ class TextFile:
         whole: the texts instead, with the line ends in them."""
         for text in self.texts():
             for line in [text.replace("\r\n", "\n")] if whole else text.split("\n"):
-                for paragraph in _cut(line):
+                for paragraph in cut(line):
                     if paragraph and not paragraph.isspace():
                         self._lines += 1
                         yield paragraph.removesuffix("\r")
@@ -252,7 +252,8 @@ _WHY_TOO_LONG = (
 )
 
 
-def _cut(line: str) -> Iterator[str]:
+def cut(line: str) -> Iterator[str]:
+    """The parts of a line, of at most `LONGEST_PARAGRAPH` characters, cut at spaces if possible."""
     start, end = 0, LONGEST_PARAGRAPH
     while end < len(line):
         space = line.rfind(" ", start, end + 1)
