@@ -94,6 +94,9 @@ def test_a_dictionary_of_the_bundled_text_comes_last(places: list[Path]) -> None
     assert packs_to_compile(ONE, packs) == {}
     compiled.unlink()
     assert (found(target=ONE), packs_to_compile(ONE, packs)) == ([sample], packs)
+    documents = table(places[-2] / "pl" / name, target=ONE)  # of `tokalign learn --name pl`
+    assert packs_to_compile(ONE, packs) == packs
+    documents.unlink()
     for own in (
         table(sample, files=("pl-mini.txt", "own.txt"), target=ONE),
         table(sample, files=("pl-mini.txt",), size=1 << 20, target=ONE),

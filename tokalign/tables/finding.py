@@ -103,11 +103,12 @@ def packs_to_compile(
     target: str, packs: Mapping[str, Path], model_folder: Path | None = None
 ) -> dict[str, Path]:
     """Those of the packs, by language, that are worth compiling for a tokenizer: it has no
-    dictionary of the language but a sample's, or one that was compiled of another pack, as an older
-    tokalign has, before this one was there."""
-    left, compiled = dict(packs), _compiled_name(target)
+    dictionary of the language but a sample's, one that `learn` made and called so, or one that was
+    compiled of another pack, as an older tokalign has, before this one was there."""
+    left, compiled, learned = dict(packs), _compiled_name(target), learned_folder()
     for path, header in find_tables("dictionary", target=target, model_folder=model_folder):
-        pack, is_known = left.get(header.language), not header.is_of_sample
+        pack = left.get(header.language)
+        is_known = not header.is_of_sample and learned not in path.parents
         if pack is not None and path.parent.name == compiled:
             is_newer = pack.stat().st_mtime > path.stat().st_mtime
             is_known = not is_newer or read_header(pack).corpus == header.corpus
