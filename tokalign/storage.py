@@ -203,12 +203,6 @@ def parents_of(path: Path, *, remedy: str = _REMEDY) -> Iterator[None]:
                 folder.rmdir()
 
 
-def make_folder(path: Path, *, remedy: str = _REMEDY) -> None:
-    """Make a folder and those that it lies in. Raises: as `write_file`."""
-    with writing_to(path, remedy):
-        path.mkdir(parents=True, exist_ok=True)
-
-
 def private_folder(folder: Path) -> None:
     """Make a folder that only its owner may enter, and clear what killed processes left in it.
     Raises: OSError, also for a folder of another user, or a link to one."""

@@ -27,7 +27,7 @@ from tokalign.cli.command import AT_LEAST_1, FILE, FOLDER, NAME, Command, Option
 from tokalign.cli.options import DICTIONARY, DTYPE, LANGUAGE
 from tokalign.cli.output import echo, flags, note, print_json, progress, show
 from tokalign.errors import TokalignError, UsageError
-from tokalign.storage import LANGUAGES, POLISH, locked, make_folder, parse_json, prompts, write_file
+from tokalign.storage import LANGUAGES, POLISH, locked, parse_json, prompts, write_file, writing_to
 
 if TYPE_CHECKING:
     from lab.study.causes import Attribution
@@ -180,7 +180,8 @@ def _study(
 
     keep_loaded()
     remedy = "give another folder with --output"
-    make_folder(output / CURVES, remedy=remedy)
+    with writing_to(output / CURVES, remedy):
+        (output / CURVES).mkdir(parents=True, exist_ok=True)
     with locked(output / _LOCK, f"studying in {output}", f"wait until it has ended, or {remedy}"):
         curves = cost_curves(options, loaded)
         study = assembled(options, loaded, chosen, given, curves)

@@ -31,7 +31,7 @@ from tokalign.build.counting.word_shards import words_of
 from tokalign.build.pipeline import build_tables
 from tokalign.child_processes import end_once
 from tokalign.errors import TokalignError, in_one_line, shown_path
-from tokalign.storage import make_folder, require_writable
+from tokalign.storage import require_writable
 from tokalign.tables.bundle import Bundle, read_bundle
 from tokalign.tables.dictionary import CHAT, CODE, Dictionaries
 from tokalign.tables.finding import Note, compiled_folder, find_packs, no_note, packs_to_compile
@@ -104,8 +104,7 @@ class InstalledPacks:
         wanted = {language: left.pop(language) for language in languages if language in left}
         try:
             if wanted:
-                make_folder(self._folder, remedy=_REMEDY)
-                require_writable(self._folder / "dictionary", remedy=_REMEDY)
+                require_writable(self._folder / "dictionary", parents=True, remedy=_REMEDY)
         except TokalignError as error:
             self._note(f"no dictionary is compiled: {error}")
             left.clear()
