@@ -136,6 +136,7 @@ HALF_DOWNLOADED = [
     (without("tokenizer.json"), "tokenizer.json"),
     ({"config.json": b"{}", "tokenizer.json": b"{}"}, "model.safetensors"),
     (without(SECOND) | {"model.safetensors.index.json": b"{"}, SECOND),
+    (without(FIRST, SECOND) | {"model.safetensors.index.json": b'{"weight_map": {"a": 1}}'}, "1"),
 ]
 """Files that an interrupted download left, and the first that is missing."""
 

@@ -62,7 +62,7 @@ def _weights(folder: Path) -> list[str]:
 
 def _indexed_weights(index: Path) -> list[str]:
     try:
-        return sorted(set(parse_json(index.read_bytes())["weight_map"].values()))
+        return sorted({*map(str, parse_json(index.read_bytes())["weight_map"].values())})
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return []
 
