@@ -252,3 +252,17 @@ def test_what_cannot_be_followed_is_refused(demo_pair: Pair) -> None:
         constrain(Grammar.json_object(), target.tokenizer, [1], frozenset())
     with pytest.raises(IncompatibleError, match="ids only"):
         constrain(Grammar.json_object(), any_ids(100), [1], target.stop_ids)
+
+
+def test_a_grammar_at_which_llguidance_panics_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It did at `b|c(cb)|ccb`, and a panic is no Exception."""
+
+    class PanicException(BaseException):
+        pass
+
+    def panics(*_given: Any, **_options: Any) -> None:
+        raise PanicException("called `Option::unwrap()` on a `None` value")
+
+    monkeypatch.setattr("llguidance.LLMatcher.validate_grammar_with_warnings", panics)
+    with pytest.raises(UsageError, match="llguidance gives up on the grammar"):
+        Grammar.lark('start: "a text of no other test"')

@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tokalign.child_processes import end_once
-from tokalign.errors import UsageError
+from tokalign.errors import UsageError, in_one_line, is_complaint
 from tokalign.runtime.rounds import UNBOUNDED
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
@@ -55,9 +55,12 @@ def invalid(definition: str) -> tuple[str, tuple[str, ...]]:
     1.4 s for a schema of 100 KB, once: an agent sends the same tools with every request."""
     from llguidance import LLMatcher
 
-    failed, messages = on_deep_stack(
-        lambda: LLMatcher.validate_grammar_with_warnings(definition, limits=limits())
-    )
+    try:
+        failed, messages = on_deep_stack(
+            lambda: LLMatcher.validate_grammar_with_warnings(definition, limits=limits())
+        )
+    except UsageError as error:
+        return str(error), ()
     return (messages[0], ()) if failed else ("", tuple(messages))
 
 
@@ -98,7 +101,8 @@ def first_line(message: str) -> str:
 
 
 def on_deep_stack(work: Callable[[], T]) -> T:
-    """What `work` returns in a thread of its own, where deep recursion has room."""
+    """What `work` returns in a thread of its own, where deep recursion has room. Raises: UsageError
+    where llguidance panics, as version 1.9 does at `b|c(cb)|ccb`."""
     with ThreadPoolExecutor(1, "grammar") as pool:
         with _THREADS:  # a thread that another one starts meanwhile gets a large stack as well
             usual = threading.stack_size(_STACK)
@@ -106,7 +110,14 @@ def on_deep_stack(work: Callable[[], T]) -> T:
                 result = pool.submit(work)
             finally:
                 threading.stack_size(usual)
-        return result.result()
+        try:
+            return result.result()
+        except BaseException as error:
+            if not is_complaint(error) or isinstance(error, Exception):
+                raise
+            raise UsageError(
+                f"llguidance gives up on the grammar ({in_one_line(error)}); write it another way"
+            ) from error
 
 
 class _Tokens:
