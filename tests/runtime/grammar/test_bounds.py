@@ -10,7 +10,8 @@ from unittest.mock import Mock
 import pytest
 
 from tokalign.errors import UsageError
-from tokalign.runtime.grammar import Grammar, merging
+from tokalign.runtime.grammar import Grammar, merging, parameters
+from tokalign.runtime.grammar.parameters import Parameter
 
 Schema = dict[str, Any]
 
@@ -224,3 +225,20 @@ def _gbnf(count: int) -> str:
         + "".join(f"a{n} ::= [a] a{n + 1}\n" for n in range(count))
         + f"a{count} ::= [b]"
     )
+
+
+def test_a_value_is_compared_once_with_each_schema(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a union recurs, as often as it has parts to the power of the value's depth."""
+    fits, compared = parameters._fits, list[Any]()
+
+    def counted(*given: Any) -> bool:
+        compared.append(given)
+        return fits(*given)
+
+    monkeypatch.setattr(parameters, "_fits", counted)
+    parts = [{"type": "array", "items": {"$ref": "#/$defs/x"}} for _ in range(3)]
+    root = {"$defs": {"x": {"anyOf": [*parts, {"type": "integer"}]}}}
+    parameter = Parameter.of({"$ref": "#/$defs/x"}, root)
+    text = "[" * 7 + '"a"' + "]" * 7
+    assert parameter.value(text) == json.loads(text)
+    assert len(compared) < 300

@@ -31,6 +31,9 @@ _MOST_REFERRED, _MOST_ITEMS, _MOST_STEPS = 3_000, 10_000, 20_000
 """Levels of nesting, summed over all that is referred to; `minItems`; and the least common multiple
 of all `multipleOf`, in units of their last digits."""
 
+_LARGEST_STEP = 1e300
+"""A larger number may be no float; no grammar follows it."""
+
 _LARK = re.compile(
     r"""(?P<comment>(?:\#|//)[^\n]*)
     | (?P<text>"(?:[^"\\\n]|\\.)*")
@@ -162,7 +165,7 @@ class SchemaBounds:
                 check_text(whose, value, _MOST_LITERAL)
             case "minItems" if is_number(value) and value > _MOST_ITEMS:
                 raise UsageError(f"{whose} is {shown(value)}; the maximum is {_MOST_ITEMS:,}")
-            case "multipleOf" if is_number(value) and value > 0:
+            case "multipleOf" if is_number(value) and 0 < value < _LARGEST_STEP:
                 self._steps = lcm(self._steps, _coefficient(value))
                 multiple = f"the least common multiple of all multipleOf in {_WHOLE}"
                 at_most(multiple, "units", self._steps, _MOST_STEPS)

@@ -100,7 +100,7 @@ class Parameter:
         try:
             value = _json(text)
             for schema in [] if isinstance(value, str) else self.alternatives:
-                if _fits(value, schema, self.root):
+                if _fits(value, schema, self.root, {}):
                     return int(value) if schema.get("type") == "integer" else value
         except (ValueError, RecursionError):  # it is no JSON, or nested too deeply
             return text if any(map(_is_text, self.alternatives)) else _python(text)
@@ -194,8 +194,10 @@ _PYTHON = {"True": "true", "False": "false", "None": "null"}
 """Templates write Python's names into a history, and models repeat them."""
 
 
-def _fits(value: Any, schema: Schema, root: Schema) -> bool:
-    """Whether a value has the types that an alternative asks for, inside too."""
+def _fits(value: Any, schema: Schema, root: Schema, known: dict[tuple[int, int], bool]) -> bool:
+    """Whether a value has the types that an alternative asks for, inside too. known: the same of
+    values inside and their schemas, by identity: where unions recur, there are many ways to each.
+    """
     if "enum" in schema:
         return value in schema["enum"]
     kind = schema.get("type")
@@ -208,16 +210,22 @@ def _fits(value: Any, schema: Schema, root: Schema) -> bool:
         in_bounds = all(w(limit, value) for limit, w in limits if isinstance(limit, int | float))
         return in_bounds and (kind == "number" or value == int(value))
     if kind == "array":
-        return all(_fits_any(item, schema.get("items"), root) for item in value)
+        return all(_fits_any(item, schema.get("items"), root, known) for item in value)
     if kind == "object":
         inner = properties_of(schema)
         is_whole = all(name in value for name in required_of(schema))
-        return is_whole and all(_fits_any(value[n], inner[n], root) for n in inner if n in value)
+        return is_whole and all(
+            _fits_any(value[n], inner[n], root, known) for n in inner if n in value
+        )
     return True
 
 
-def _fits_any(value: Any, schema: Any, root: Schema) -> bool:
-    return any(_fits(value, inner, root) for inner in Parameter.of(schema, root).alternatives)
+def _fits_any(value: Any, schema: Any, root: Schema, known: dict[tuple[int, int], bool]) -> bool:
+    pair = id(value), id(schema)
+    if pair not in known:
+        alternatives = Parameter.of(schema, root).alternatives
+        known[pair] = any(_fits(value, inner, root, known) for inner in alternatives)
+    return known[pair]
 
 
 # -- schemas ---------------------------------------------------------------------------------------

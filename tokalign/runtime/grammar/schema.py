@@ -9,6 +9,7 @@ tried in a schema of its own. What could end or stall a process is refused in th
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote
@@ -91,6 +92,9 @@ def check_schema(schema: Any) -> None:
         raise UsageError(f"{path} in the JSON schema has a number that no grammar holds exactly")
 
 
+_INDEX = re.compile("[0-9]{1,9}")
+
+
 def referred(document: Any, reference: str) -> Any:
     """What a pointer into a document refers to; None if there is nothing there, or a name (`#name`)
     instead of a pointer."""
@@ -102,7 +106,7 @@ def referred(document: Any, reference: str) -> Any:
         step = step.replace("~1", "/").replace("~0", "~")
         if isinstance(value, Mapping):
             value = value.get(step)
-        elif isinstance(value, list) and step.isdecimal() and int(step) < len(value):
+        elif isinstance(value, list) and _INDEX.fullmatch(step) and int(step) < len(value):
             value = value[int(step)]
         else:
             return None
