@@ -11,6 +11,7 @@ import pytest
 from compared_names import compared_names
 from histories import template_messages
 
+from tokalign.conversation.other_histories import of_items, of_messages
 from tokalign.conversation.rendering import merged, rendered
 from tokalign.errors import UsageError
 
@@ -491,3 +492,23 @@ def test_arguments_that_are_no_object_or_that_no_prompt_holds_are_one_argument(
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": text}}
     read = template_messages([ASK, {"role": "assistant", "tool_calls": [call]}, ASK])
     assert read[1]["tool_calls"][0]["function"]["arguments"] == expected
+
+
+@pytest.mark.parametrize("api", ["responses", "messages"])
+def test_each_part_that_says_nothing_is_looked_at_a_few_times(api: str) -> None:
+    """A body of 8 MB has 300,000 of them."""
+    looks = list[object]()
+
+    class Nothing(dict[str, Any]):
+        def __len__(self) -> int:
+            looks.append(self)
+            return 0
+
+    parts, asked = [Nothing() for _ in range(300)], [{"role": "user", "content": "x"}]
+    if api == "messages":
+        said = list(of_messages("", [{"role": "assistant", "content": parts}, *asked]))
+    else:
+        turns = [{"role": "assistant", "content": [part]} for part in parts]
+        said = list(of_items(None, [*turns, *asked]))
+    assert said[-1][1] == asked[0]
+    assert len(looks) < 20 * len(parts)

@@ -63,6 +63,7 @@ def _of_message(path: str, message: Message) -> Iterator[Named]:
         yield path, message
         return
     turn: Message = {"role": message.get("role"), "content": [""] * len(content)}
+    thoughts, has_begun = list[str](), False
     for index, part in enumerate(content):
         match part:
             case {"type": "tool_result", "tool_use_id": str(name)}:
@@ -73,15 +74,17 @@ def _of_message(path: str, message: Message) -> Iterator[Named]:
                 call = _call(part["id"], name, json.dumps(part.get("input") or {}))
                 turn.setdefault("tool_calls", []).append(call)
             case {"type": "thinking", "thinking": str(thought)}:
-                before = turn.get("reasoning_content")
-                turn["reasoning_content"] = f"{before}\n\n{thought}" if before else thought
+                thoughts.append(thought)
             case {"type": "redacted_thinking"}:
                 pass
             case _:
                 turn["content"][index] = part
-                is_apart = any(turn["content"][:index]) and not turn["content"][index - 1]
+                is_apart = has_begun and not turn["content"][index - 1]
+                has_begun = has_begun or bool(part)
                 if is_apart and turn["role"] == "assistant":
                     turn["content"][index - 1] = "\n\n"
+    if thoughts:
+        turn["reasoning_content"] = "\n\n".join(thoughts)
     if any(turn["content"]) or turn.keys() - {"role", "content"}:
         yield path, turn
 
@@ -91,30 +94,37 @@ def of_items(instructions: str | None, given: str | Sequence[Message]) -> Iterat
     question, or items. Raises: UsageError that names the item."""
     if instructions:
         yield "instructions", {"role": "system", "content": instructions}
-    turn: Message = {}
-    begin = ""  # the path of the turn's first item
+    turn, begin = list[Message](), ""  # what the assistant says, and the path of the first item
     items = [{"role": "user", "content": given}] if isinstance(given, str) else given
     require(bool(items), "input is empty: there is nothing to answer")
     for path, item in named("input", items):
         for message in _of_item(path, item):
-            if message["role"] != "assistant":
-                if turn:
-                    yield begin, turn
-                turn = {}
-                yield path, message
+            if message["role"] == "assistant":
+                begin = begin if turn else path
+                turn.append(message)
                 continue
-            if not turn:
-                begin, turn = path, {"role": message.pop("role"), "content": []}
-            for name, value in message.items():
-                if name == "content":
-                    parts = value if isinstance(value, list) else [value or ""]
-                    between = ["\n\n"] if any(turn["content"]) and any(parts) else []
-                    turn["content"] += between + parts
-                elif name != "role":
-                    turn.setdefault(name, type(value)())
-                    turn[name] += value
+            if turn:
+                yield begin, _turn(turn)
+            turn = []
+            yield path, message
     if turn:
-        yield begin, turn
+        yield begin, _turn(turn)
+
+
+def _turn(messages: Sequence[Message]) -> Message:
+    """What the assistant says in a row as one message."""
+    content, has_begun = list[Any](), False
+    for value in (message["content"] for message in messages if "content" in message):
+        parts = value if isinstance(value, list) else [value or ""]
+        content += ["\n\n", *parts] if has_begun and any(parts) else parts
+        has_begun = has_begun or any(parts)
+    turn: Message = {"role": "assistant", "content": content}
+    name = "reasoning_content"
+    if thoughts := [message[name] for message in messages if name in message]:
+        turn[name] = "".join(thoughts)
+    if calls := [call for message in messages for call in message.get("tool_calls", ())]:
+        turn["tool_calls"] = calls
+    return turn
 
 
 def full_name(function: Message) -> str:
