@@ -416,6 +416,15 @@ def test_what_the_assistant_said_and_called_is_one_message() -> None:
         assert asked.messages == expected
 
 
+def test_a_share_of_nothing_is_off_only_as_the_servers_default() -> None:
+    said: Any = {"messages": [{"role": "user", "content": "x"}], "input": "x"}
+    for api in (Chats, Completions, Responses, Messages):
+        body = {"prompt": "x"} if api is Completions else said
+        for more, share in (({}, 0), ({"top_p": 0}, 1e-9), ({"top_p": 1e-60}, 1e-9)):
+            (asked,) = as_form({**body, **more}, api.form).requests(Settings(top_p=0), "")
+            assert asked.sampling.top_p == share
+
+
 def test_a_call_that_failed_is_told_to_the_model() -> None:
     result = {"type": "tool_result", "tool_use_id": "c", "is_error": True}
     for more, told in (

@@ -40,7 +40,7 @@ _MOST_STOP_CHARACTERS = 4096
 _SEED_BITS = 32
 
 _SMALLEST_SHARE = 1e-9
-"""A `top_p` that leaves one token."""
+"""A `top_p` that leaves one token; much smaller ones are none in 32 bits."""
 
 _LARGEST = 1e30
 """Largest number without a range of its own: what is computed with it stays finite in float32."""
@@ -224,9 +224,10 @@ class Common(Struct, kw_only=True):
             value = getattr(self, option.name)
             chosen[option.name] = getattr(settings, option.name) if value is UNSET else value
         chosen["top_k"] = max(0, chosen["top_k"])
-        if self.top_p == 0:  # the most probable token, as in every API; mlx-lm takes 0 for off
-            chosen["top_p"] = _SMALLEST_SHARE
-        seed = randbits(_SEED_BITS) if self.seed is None else self.seed % (1 << _SEED_BITS)
+        if self.top_p is not UNSET:  # 0 is the most probable token; mlx-lm takes it for off
+            chosen["top_p"] = max(self.top_p, _SMALLEST_SHARE)
+        drawn = self.seed is None or self.seed == -1
+        seed = randbits(_SEED_BITS) if drawn else self.seed % (1 << _SEED_BITS)
         return Sampling(seed=seed, **chosen)
 
 

@@ -92,9 +92,7 @@ class ResponsesBody(Common, kw_only=True):
                 self.reasoning_effort = effort
         tools = [] if self.tool_choice == "none" else self.all_tools
         self.n, self.logprobs = 1, _LOGPROBS in self.include
-        self.temperature = settings.temperature if self.temperature is UNSET else self.temperature
-        self.top_p = settings.top_p if self.top_p is UNSET else self.top_p
-        return self._chat(
+        asked = self._chat(
             settings,
             api_key,
             messages=of_items(self.instructions, self.input),
@@ -102,6 +100,9 @@ class ResponsesBody(Common, kw_only=True):
             choice=_nested(self.tool_choice),
             several=self.parallel_tool_calls,
         )
+        self.temperature = settings.temperature if self.temperature is UNSET else self.temperature
+        self.top_p = settings.top_p if self.top_p is UNSET else self.top_p
+        return asked
 
 
 class Responses(Rendering):
