@@ -138,6 +138,12 @@ def test_a_stream_ends_with_the_usage_if_that_is_wanted(server: Server) -> None:
         assert used[0][1] == 12
         assert all(chunk.usage is None for chunk in chunks[:-1])
         assert not any(chunk.usage for chunk in api.create(**given, stream=True))
+        every: dict[str, Any] = {"include_usage": True, "continuous_usage_stats": True}
+        chunks = list(api.create(**given, stream=True, stream_options=every))
+        counts = [chunk.usage.completion_tokens for chunk in chunks]
+        assert counts == sorted(counts)
+        assert (counts[0] <= 1, counts[-1]) == (True, 12)
+        assert {chunk.usage.prompt_tokens for chunk in chunks} == {used[0][0]}
         assert (whole.object, {chunk.object for chunk in chunks}) == (kinds[0], {kinds[1]})
 
 

@@ -200,6 +200,7 @@ def test_what_is_not_enforced_is_named_in_every_apis_answer(server: Server) -> N
         assert answer.status == 200, answer.text
         (named,) = answer.json["tokalign"]["not_enforced"]
         assert named.endswith("kod.pattern")
+        assert named in served.request(server, "POST", path, {**body, "stream": True}).text
     strict = {**form, "json_schema": {**form["json_schema"], "strict": True}}
     refused = served.request(
         server, "POST", "/v1/chat/completions", {**chat, "response_format": strict}

@@ -40,13 +40,14 @@ def openai_error(refusal: Refusal) -> dict[str, Any]:
 class Choice:
     """One answer to one prompt.
 
-    counts_prompt: whether it is the first to its prompt. tokens: those that were not written yet;
-    spoken: of each block of text, by its index. shown: characters of those that were. reason: why
-    it ended. cut: the index of the block for which there was no room.
+    counts_prompt: whether it is the first to its prompt. count: of its tokens. tokens: those that
+    were not written yet; spoken: of each block of text, by its index. shown: characters of those
+    that were. reason: why it ended. cut: the index of the block for which there was no room.
     """
 
     def __init__(self, index: int, job: Job, *, counts_prompt: bool = True) -> None:
         self.index, self.job, self.counts_prompt = index, job, counts_prompt
+        self.count = 0
         self.tokens: list[Emitted] = []
         self.shown = 0
         self.spoken: defaultdict[int, list[Emitted]] = defaultdict(list)
@@ -80,6 +81,7 @@ class Choice:
     def feed(self, emitted: Emitted) -> Iterator[Step]:
         """The steps that a token makes; none after the only call that the request takes."""
         if emitted.token != NO_TOKEN:
+            self.count += 1
             self.tokens.append(emitted)
             if self._text.kind == "thought":
                 self.thought_tokens += 1
@@ -129,7 +131,7 @@ class Usage(NamedTuple):
         return cls(
             prompt=sum(len(job.prompt.target) for job in firsts),
             cached=sum(job.cached for job in firsts),
-            completion=sum(each.generation_tokens for each in counted),
+            completion=sum(choice.count for choice in choices),
             accepted=accepted,
             rejected=sum(each.num_draft_tokens for each in counted) - accepted,
             thought=sum(choice.thought_tokens for choice in choices),

@@ -36,6 +36,7 @@ class StreamOptions(Struct, kw_only=True):
     """Options of a stream of chat completions or completions."""
 
     include_usage: bool | None = False
+    continuous_usage_stats: bool | None = False
 
 
 class Chat(Common, kw_only=True):
@@ -106,14 +107,18 @@ class Chats(Rendering):
 
     form: ClassVar[type[Common]] = Chat
     kind, prefix = "chat.completion", "chatcmpl-"
+    chunk_kind = "chat.completion.chunk"
 
     def __init__(self, body: Chat | Completion) -> None:
         super().__init__(body)
         self._tells_sources = body.tokalign.sources
         self._wants_usage = body.stream_options.include_usage
+        self._counts_on = self._wants_usage and body.stream_options.continuous_usage_stats
         self._tells_progress = body.return_progress
+        self._choices: Sequence[Choice] = ()
 
     def begin(self, choices: Sequence[Choice]) -> Iterator[bytes]:
+        self._choices = choices
         delta = {"role": "assistant", "content": ""}  # the role comes once
         for choice in choices:
             yield self._chunk([{**self._frame(choice), "delta": delta}], **self.notes(choices))
@@ -152,7 +157,9 @@ class Chats(Rendering):
         return event(self.error(refusal)) + _DONE
 
     def _chunk(self, choices: list[dict[str, Any]], **more: Any) -> bytes:
-        return event(self._object(f"{self.kind}.chunk", choices, **more))
+        if self._counts_on:
+            more = {"usage": _usage(self._choices), **more}
+        return event(self._object(self.chunk_kind, choices, **more))
 
     def _object(self, kind: str, choices: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
         return {
@@ -205,6 +212,7 @@ class Completions(Chats):
 
     form = Completion
     kind, prefix = "text_completion", "cmpl-"
+    chunk_kind = kind
 
     def __init__(self, body: Completion) -> None:
         super().__init__(body)
@@ -213,12 +221,11 @@ class Completions(Chats):
         self._decoders = defaultdict[int, Any](partial(getincrementaldecoder("utf-8"), "replace"))
 
     def begin(self, choices: Sequence[Choice]) -> Iterator[bytes]:
-        for choice in choices if self._echoes else ():
-            text = self._prompt(choice)
-            yield self._chunk([{"index": choice.index, "finish_reason": None, "text": text}])
-
-    def _chunk(self, choices: list[dict[str, Any]], **more: Any) -> bytes:
-        return event(self._object(self.kind, choices, **more))
+        self._choices, notes = choices, self.notes(choices)
+        for choice in choices if self._echoes or notes else ():
+            text = self._prompt(choice) if self._echoes else ""
+            part = {"index": choice.index, "finish_reason": None, "text": text}
+            yield self._chunk([part], **notes)
 
     def _part(self, choice: Choice, step: Step | None) -> dict[str, Any]:
         is_text = step is not None and step.block.kind == "text"
