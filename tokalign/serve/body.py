@@ -92,7 +92,7 @@ class Common(Struct, kw_only=True):
     with what to give instead.
     """
 
-    limits: ClassVar[Sequence[str]] = ("max_tokens",)
+    limits: ClassVar[Sequence[str]] = ("n_predict", "max_tokens")
     stops: ClassVar[str] = "stop"
     unserved: ClassVar[Mapping[str, str]] = UNSERVED
 
@@ -116,6 +116,7 @@ class Common(Struct, kw_only=True):
     frequency_penalty: Number = 0.0
     frequency_context_size: Natural = 20
     max_tokens: int | None = None
+    n_predict: int | None = None  # llama.cpp's name, which counts there where both are given
     num_draft_tokens: Natural | UnsetType = UNSET
     logprobs: bool | Logprobs = False
     top_logprobs: Logprobs = 0
@@ -226,8 +227,8 @@ class Common(Struct, kw_only=True):
         chosen["top_k"] = max(0, chosen["top_k"])
         if self.top_p is not UNSET:  # 0 is the most probable token; mlx-lm takes it for off
             chosen["top_p"] = max(self.top_p, _SMALLEST_SHARE)
-        drawn = self.seed is None or self.seed == -1
-        seed = randbits(_SEED_BITS) if drawn else self.seed % (1 << _SEED_BITS)
+        seed = None if self.seed == -1 else self.seed
+        seed = randbits(_SEED_BITS) if seed is None else seed % (1 << _SEED_BITS)
         return Sampling(seed=seed, **chosen)
 
 

@@ -42,7 +42,8 @@ class StreamOptions(Struct, kw_only=True):
 class Chat(Common, kw_only=True):
     """The body of `/v1/chat/completions`; other APIs' chats are written as one."""
 
-    limits = ("max_completion_tokens", "max_tokens")
+    limits = ("n_predict", "max_completion_tokens", "max_tokens")
+    unserved = {**UNSERVED, "echo": "the client has the message that is continued; leave it out"}
 
     messages: list[Object]
     tools: list[Object] = []

@@ -99,9 +99,11 @@ def prepare(loaded: Loaded, job: Job) -> None:
         return
     if len(ids) >= length:
         raise ContextLengthError(len(ids), length)
-    for token in request.logit_bias:
-        wrong = f"logit_bias names the id {{}}, but ids are from 0 to {size - 1}"
-        require(0 <= token < size, wrong, token)
+    named = {"logit_bias": request.logit_bias, "stop_token_ids": request.stop_token_ids}
+    for field, tokens in named.items():
+        wrong = f"{field} names the id {{}}, but ids are from 0 to {size - 1}"
+        for token in tokens:
+            require(0 <= token < size, wrong, token)
     marks: dict[int, bool | None] = dict(beginning.marks)
     if loaded.forgets:  # other caches are cut back to wherever a later prompt leaves this one
         marks = dict.fromkeys(range(_STRIDE, len(ids), _STRIDE)) | marks

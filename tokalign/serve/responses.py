@@ -54,7 +54,7 @@ _LOGPROBS = "message.output_text.logprobs"
 class ResponsesBody(Common, kw_only=True):
     """The body of `/v1/responses`."""
 
-    limits = ("max_output_tokens", "max_tokens")
+    limits = ("max_output_tokens", *Common.limits)
     unserved = {**UNSERVED, **_UNSERVED}
 
     input: str | list[Object]
