@@ -354,6 +354,7 @@ def test_only_the_spelling_of_a_forms_own_marks_is_a_part_of_an_answer() -> None
     assert mistral.silent_ids(vocabulary) == {1, 4}
     assert mistral.without_calls().silent_ids(vocabulary) == {1, 2, 3, 4}
     assert CHANNELS.silent_ids(vocabulary) == {2, 3}
+    assert mistral.silent_ids(vocabulary, ["x", "<|end|>\n"]) == {1}
 
 
 BARE = '{"name": "f", "arguments": {"x": "a"}}'

@@ -178,6 +178,38 @@ def test_options_of_sampling_take_effect(
     assert (said(server, max_tokens=30, **option, **LOOP) == greedy) == is_greedy
 
 
+def test_an_answer_has_as_many_tokens_as_llama_cpps_field_says(server: Server) -> None:
+    for more in ({}, {"max_tokens": 9}):
+        body: dict[str, Any] = {"prompt": "Wisła", "n_predict": 3, **more, **LOOP}
+        body["messages"] = [{"role": "user", "content": "Wisła"}]
+        for path in ("/v1/completions", "/v1/chat/completions"):
+            assert request(server, "POST", path, body).json["usage"]["completion_tokens"] == 3
+
+
+IM_START = "<|im_start|>"
+
+
+@pytest.mark.parametrize(("skips", "shown"), [(None, False), (True, False), (False, True)])
+def test_special_tokens_are_text_where_that_is_asked(
+    server: Server, skips: bool | None, shown: bool
+) -> None:
+    """A completion's text is what its ids say, unless another is asked."""
+    asked = {"max_tokens": 3, "logit_bias": {"3": 1000}, "skip_special_tokens": skips}
+    assert (said(server, extra_body=asked) == 3 * IM_START) == shown
+    text = complete(server, "Wisła", **asked).json["choices"][0]["text"]
+    assert text == ("" if skips else 3 * IM_START)
+
+
+@pytest.mark.parametrize("stop", [IM_START, f"{IM_START} "])
+def test_a_stop_text_may_be_a_special_token(server: Server, stop: str) -> None:
+    """Whoever names one wants it seen, though the text of no chat has it."""
+    bias = {"logit_bias": {"3": 1000}, "max_tokens": 3}
+    answer = ask(server, stop=stop, **bias)
+    ends = stop == IM_START
+    assert answer.choices[0].finish_reason == ("stop" if ends else "length")
+    assert answer.usage.completion_tokens == (1 if ends else 3)
+
+
 def test_a_logit_bias_rules(server: Server) -> None:
     answer = ask(server, max_tokens=6, logit_bias={"300": 1000}, logprobs=True)
     assert [token.id for token in answer.choices[0].logprobs.content] == [300] * 6

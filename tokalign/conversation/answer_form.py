@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -57,9 +57,12 @@ class AnswerForm:
         """The form of an answer to a request without tools."""
         return replace(self, calls=None)
 
-    def silent_ids(self, vocabulary: Vocabulary[TargetId]) -> frozenset[TargetId]:
-        """Special tokens whose spelling is no part of an answer: all but the marks of the form."""
-        marks = [*(self.thought or ()), *self.dropped]
+    def silent_ids(
+        self, vocabulary: Vocabulary[TargetId], stop_texts: Sequence[str] = ()
+    ) -> frozenset[TargetId]:
+        """Special tokens whose spelling is no part of an answer: all but the marks of the form, and
+        those that a text which ends the answer spells."""
+        marks = [*(self.thought or ()), *self.dropped, "\0".join(stop_texts)]
         if self.has_channels:
             marks += _HEADER_MARKS
         if self.calls is not None:

@@ -123,6 +123,7 @@ class Common(Struct, kw_only=True):
     stop: Texts = []
     stop_token_ids: list[Natural] = []
     ignore_eos: bool = False
+    skip_special_tokens: bool = True
     chat_template_kwargs: Object = {}
     reasoning_effort: str | None = None
     prediction: Any = None
@@ -181,6 +182,7 @@ class Common(Struct, kw_only=True):
             stop_texts=_stop_texts(self.stops, getattr(self, self.stops)),
             stop_token_ids=frozenset(map(TargetId, self.stop_token_ids)),
             ignore_eos=self.ignore_eos,
+            skips_specials=self.skip_special_tokens,
             max_tokens=None if limit == -1 else limit,
             num_draft_tokens=settings.drafting.num_draft_tokens if drafts is UNSET else drafts,
             top_logprobs=max(0, self.top_logprobs) if wants_logprobs else None,

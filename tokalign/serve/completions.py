@@ -82,6 +82,7 @@ class Completion(Common, kw_only=True):
     prompt: str | list[Any]
     suffix: str = ""
     echo: bool = False
+    skip_special_tokens: bool = False  # its text is what its ids say
     stream_options: StreamOptions = msgspec.field(default_factory=StreamOptions)
 
     def requests(self, settings: Settings, api_key: str) -> list[ApiRequest]:

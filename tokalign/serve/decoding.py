@@ -36,7 +36,9 @@ def request_of(job: Job, loaded: Loaded, earlier: OutputStore | None) -> Request
     if options.method != "plain":
         options = replace(options, num_draft_tokens=count)
     predicted = () if job.prediction is None else (job.prediction,)
-    is_chat = job.request.messages is not None  # the text of a completion is what its ids say
+    silent = frozenset[TargetId]()
+    if job.request.skips_specials:
+        silent = job.form.silent_ids(job.tokenizer.vocabulary, job.request.stop_texts)
     return Request(
         job.prompt,
         max_tokens=job.max_tokens,
@@ -44,7 +46,7 @@ def request_of(job: Job, loaded: Loaded, earlier: OutputStore | None) -> Request
         grammar=job.constraint,
         stop=job.request.stop_texts,
         stop_ids=job.ends,
-        silent=job.form.silent_ids(job.tokenizer.vocabulary) if is_chat else frozenset(),
+        silent=silent,
         options=options,
         outputs=predicted if earlier is None else (earlier.text, *predicted),
         logits=None if earlier is None else earlier.logits,

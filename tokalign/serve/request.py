@@ -34,7 +34,8 @@ class ApiRequest:
     suffix: what a completion has to end before.
     sampling: without what depends on the model. logit_bias, penalties: arguments of mlx-lm's
     `make_logits_processors`. stop_token_ids: end an answer besides the model's own ids, or alone if
-    it is to `ignore_eos`. max_tokens: None for as many as the context holds.
+    it is to `ignore_eos`. skips_specials: whether special tokens are no part of its text.
+    max_tokens: None for as many as the context holds.
     num_draft_tokens: as in `DraftingOptions`. top_logprobs: alternatives given for each token; None
     for no log-probabilities at all.
     prediction: a text that the answer may repeat. grammar: what it has to match. tool_choice: the
@@ -59,6 +60,7 @@ class ApiRequest:
     stop_texts: tuple[str, ...] = ()
     stop_token_ids: frozenset[TargetId] = frozenset()
     ignore_eos: bool = False
+    skips_specials: bool = True
     max_tokens: int | None = None
     num_draft_tokens: int | None = None
     top_logprobs: int | None = None
