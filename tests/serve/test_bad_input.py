@@ -193,9 +193,11 @@ MESSAGE_FIELDS: list[tuple[str, Any, str]] = [
 NOT_SERVED = (
     *(("best_of", 2), ("functions", [{"name": "pogoda"}])),
     *(("allowed_token_ids", [5]), ("truncate_prompt_tokens", 5), ("min_tokens", 5)),
-    *(("chat_template", "{{ 1 }}"), ("documents", [{"text": "Wisła"}]), ("prompt_logprobs", 1)),
-    ("stop_regex", "a|b"),
+    *(("chat_template", "{{ 1 }}"), ("documents", [{"text": "Wisła"}]), ("logprob_token_ids", [5])),
+    *(("prompt_logprobs", value) for value in (1, 0, -1)),
+    *(("stop_regex", "a|b"), ("thinking_budget", 50), ("thinking_token_budget", 0)),
     *((name, True) for name in ("include_stop_str_in_output", "use_beam_search")),
+    *((name, True) for name in ("return_token_ids", "return_tokens_as_token_ids", "no_stop_trim")),
 )
 IMAGES = [
     {"type": "image_url", "image_url": {"url": "http://127.0.0.1:1/x.png"}},
@@ -211,6 +213,8 @@ WRONG: list[tuple[str, str, Any, str]] = [
     ),
     *((TEXT, "prompt", *row) for row in PROMPTS),
     *((path, *one, f"{one[0]} is not served") for path in (CHAT, TEXT) for one in NOT_SERVED),
+    (CHAT, "echo", True, "echo is not served"),
+    (TEXT, "add_special_tokens", False, "add_special_tokens is not served"),
     *((RESPONSES, *row) for row in RESPONSE_FIELDS),
     *(("/v1/messages", *row) for row in MESSAGE_FIELDS),
     (COUNTING, "messages", [], "messages is empty"),
@@ -263,6 +267,7 @@ def test_fields_that_ask_for_nothing_else_are_taken(server: Server) -> None:
     harmless: dict[str, Any] = {"stop": ["", ""], "prediction": {"content": 5}, "seed": -1}
     harmless |= {"response_format": {"type": "text"}, "echo": False, "suffix": "", "best_of": 1}
     harmless |= {"bad_words": [], "min_tokens": 0, "use_beam_search": False}
+    harmless |= {"thinking_token_budget": -1, "return_token_ids": False, "thinking": {}}
     harmless |= {"truncate_prompt_tokens": -1, "continue_final_message": False}
     harmless |= {"functions": [], "temperature": None, "stream": None, "store": True}
     harmless |= {"stream_options": {"include_usage": None}, "tokalign": {"sources": None}}

@@ -67,12 +67,27 @@ UNSERVED = {
     "documents": "give them in chat_template_kwargs",
     "include_stop_str_in_output": "leave it out; the text that ends an answer is no part of it",
     "min_tokens": "leave it out",
+    "no_stop_trim": "leave it out; the text that ends an answer is no part of it",
+    "logprob_token_ids": "give top_logprobs",
     "prompt_logprobs": "log-probabilities of prompts are not computed; leave it out",
+    "return_token_ids": "give logprobs: each of their entries has the token's id",
+    "return_tokens_as_token_ids": "each entry of logprobs has the token's id",
     "stop_regex": "give stop",
+    "thinking_budget": "no thought is cut; give reasoning_effort, or max_tokens",
+    "thinking_token_budget": "no thought is cut; give reasoning_effort, or max_tokens",
     "truncate_prompt_tokens": "shorten the prompt",
     "use_beam_search": "leave it out",
 }
-"""OpenAI's older field, and vLLM's and SGLang's that would change the answer, and what to do."""
+"""OpenAI's older field, and vLLM's, SGLang's and Qwen's that would change the answer, and what to
+do."""
+OFF: Sequence[object] = (0, -1, "", [], {})
+"""Values that ask for nothing, False among them, of a field that is not in `OTHERWISE_OFF`."""
+OTHERWISE_OFF: Mapping[str, Sequence[object]] = {
+    "add_special_tokens": (True,),
+    "prompt_logprobs": (),
+    "thinking_budget": (-1,),
+    "thinking_token_budget": (-1,),
+}
 
 _RESERVED = RESERVED | {"tools"}
 """Variables of the template that have a field of their own."""
@@ -88,8 +103,8 @@ class Common(Struct, kw_only=True):
     """What every API takes. Limits and filters that are off are given as 0 or -1.
 
     limits: the fields that say how long an answer may be, and the first that is there counts.
-    stops: the field with the texts that end it. unserved: fields that are refused unless empty,
-    with what to give instead.
+    stops: the field with the texts that end it. unserved: fields that are refused unless they ask
+    for nothing, with what to give instead.
     """
 
     limits: ClassVar[Sequence[str]] = ("n_predict", "max_tokens")

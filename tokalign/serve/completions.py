@@ -23,7 +23,7 @@ from tokalign.runtime.rounds import Reading
 from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal, unserved
 from tokalign.serve.answer import Choice, Rendering, Usage, event
-from tokalign.serve.body import MOST_CHOICES, Common, Object, repeated
+from tokalign.serve.body import MOST_CHOICES, UNSERVED, Common, Object, repeated
 from tokalign.serve.job import Emitted
 from tokalign.serve.request import ApiRequest
 from tokalign.tokenizer.vocabulary import TargetId
@@ -78,6 +78,8 @@ class Chat(Common, kw_only=True):
 
 class Completion(Common, kw_only=True):
     """The body of `/v1/completions`. prompt: a text or the ids of one, or a list of these."""
+
+    unserved = {**UNSERVED, "add_special_tokens": "give the ids of the prompt"}
 
     prompt: str | list[Any]
     suffix: str = ""

@@ -13,7 +13,7 @@ from msgspec import Struct
 from tokalign import __version__
 from tokalign.errors import UsageError, require
 from tokalign.serve.admission import unserved
-from tokalign.serve.body import Common
+from tokalign.serve.body import OFF, OTHERWISE_OFF, Common
 
 _MOST_NESTING = 128
 """Levels of a body: code that walks through it needs some of Python's stack for each of them."""
@@ -48,7 +48,7 @@ def _decoded(data: bytes) -> Any:
 def as_form(given: Mapping[str, Any], form: type[Form]) -> Form:
     """Fields as those of a form; 50.0 is an integer as well. Raises: UsageError, Refusal."""
     for name, remedy in form.unserved.items():
-        if (value := given.get(name)) and value != -1:
+        if (value := given.get(name)) is not None and value not in OTHERWISE_OFF.get(name, OFF):
             raise unserved(name, remedy)
     fields = {
         name: int(value) if isinstance(value, float) and value.is_integer() else value
