@@ -369,6 +369,11 @@ def test_templates_are_told_how_much_to_think(tmp_path: Path) -> None:
             model="default_model", input="a ", reasoning={"effort": "low"}
         )
         assert response.output_text == "a low True True"
+        for off in ({"enable_thinking": False}, disabled):
+            assert answer(chat, **off) == ("a low False False", None)
+            assert answer(chat, reasoning_effort="high", **off) == ("a high False False", None)
+        enabled = {"thinking": {"type": "enabled"}}
+        assert answer(chat, **enabled) == ("a low True True", None)
         wrong = {"messages": [{"role": "user", "content": "a"}], "reasoning_effort": 5}
         assert (
             request(server, "POST", chat, wrong).json["error"]["message"].startswith("reasoning_")
@@ -378,6 +383,8 @@ def test_templates_are_told_how_much_to_think(tmp_path: Path) -> None:
 def test_an_effort_that_a_template_does_not_read_is_told(echo: Server) -> None:
     told = ask(echo, "sól", reasoning_effort="low").model_dump()
     assert told["tokalign"] == {"not_enforced": ["reasoning_effort"]}
+    told = ask(echo, "sól", extra_body={"enable_thinking": False}).model_dump()
+    assert told["tokalign"] == {"not_enforced": ["enable_thinking"]}
     assert "tokalign" not in ask(echo, "sól").model_dump()
 
 

@@ -79,6 +79,10 @@ NAMED: dict[str, list[Any]] = {
     "draft_model": [3],
     "adapters": [3],
     "repetition_penalty": ["x"],
+    "thinking": [True],
+    "enable_thinking": ["no"],
+    "n_predict": [0, "all"],
+    "stop_token_ids": [[4000], [-1]],
 }
 """Values of which the error says no more than what they are the value of."""
 CHAT_FIELDS: list[tuple[str, Any, str]] = [

@@ -47,13 +47,13 @@ class Beginning(NamedTuple):
     ignores_effort: bool = False
 
 
-def effort_variables(effort: str | None) -> dict[str, Any]:
+def effort_variables(effort: str | None, thinks: bool | None = None) -> dict[str, Any]:
     """Variables by which templates are told how much to think. effort: in OpenAI's words, of which
-    "none" is one."""
-    if effort is None:
-        return {}
-    thinks = effort != "none"
-    return {"reasoning_effort": effort, "enable_thinking": thinks, "thinking": thinks}
+    "none" is one. thinks: whether to think at all, if it is said apart from the effort."""
+    told: dict[str, Any] = {} if effort is None else {"reasoning_effort": effort}
+    if thinks is None and effort is not None:
+        thinks = effort != "none"
+    return told if thinks is None else {**told, "enable_thinking": thinks, "thinking": thinks}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

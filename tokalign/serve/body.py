@@ -141,6 +141,8 @@ class Common(Struct, kw_only=True):
     skip_special_tokens: bool = True
     chat_template_kwargs: Object = {}
     reasoning_effort: str | None = None
+    enable_thinking: bool | None = None
+    thinking: Object = {}
     prediction: Any = None
     tokalign: Extra = msgspec.field(default_factory=Extra)
     response_format: Any = None
@@ -167,8 +169,10 @@ class Common(Struct, kw_only=True):
 
     @property
     def _effort(self) -> Object:
-        """Variables of the template that say how much to think."""
-        return effort_variables(self.reasoning_effort)
+        """Variables of the template that say whether and how much to think."""
+        kind = self.thinking.get("type")
+        thinks = self.enable_thinking if kind is None else kind != "disabled"
+        return effort_variables(self.reasoning_effort, thinks)
 
     def _request(self, settings: Settings, api_key: str, **more: Any) -> ApiRequest:
         if self.best_of is not None and self.best_of != self.n:

@@ -40,7 +40,6 @@ class MessagesBody(Common, kw_only=True):
     stop_sequences: list[str] = []
     tools: list[Object] = []
     tool_choice: Object = {}
-    thinking: Object = {}
     output_config: Object = {}
     output_format: Any = None  # the older name of `output_config.format`
     thread: Object = {}  # one that begins holds the whole conversation
@@ -55,13 +54,6 @@ class MessagesBody(Common, kw_only=True):
             name: {**form, "strict": True} for name, form in forms.items() if isinstance(form, dict)
         }
         return {**super().formats, **forms, **written}
-
-    @property
-    def _effort(self) -> Object:
-        if "type" not in self.thinking:
-            return super()._effort
-        enabled = self.thinking["type"] != "disabled"
-        return super()._effort | {"enable_thinking": enabled, "thinking": enabled}
 
     def requests(self, settings: Settings, api_key: str) -> list[ApiRequest]:
         if self.thread.get("type") == "continue":

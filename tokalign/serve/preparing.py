@@ -123,8 +123,8 @@ def prepare(loaded: Loaded, job: Job) -> None:
         require(not request.ignore_eos, "what an answer has to match ends it; leave out ignore_eos")
         job.constraint = decoder.constrain(grammar, ids)
         job.not_enforced += grammar.ignored
-    if beginning.ignores_effort and "reasoning_effort" in request.effort:
-        job.not_enforced += ("reasoning_effort",)
+    if beginning.ignores_effort:
+        job.not_enforced += tuple(request.effort)[:1]
     if request.prediction:
         job.prediction = predicted(target.tokenizer, ids, request.prediction, room)
 
