@@ -596,6 +596,55 @@ def test_a_dead_server_takes_nothing_away(browser: Any, server: Server) -> None:
         assert page.get_by_role("alert").count() == 0
 
 
+def test_a_page_finds_the_model_of_a_server_that_was_started_anew(
+    browser: Any, server: Server
+) -> None:
+    """It named the model of the one before, again and again."""
+    with opened(browser, server) as page:
+        page.locator("#model option").wait_for(state="attached")
+        page.evaluate("models = [{ id: 'gone' }]")
+        page.get_by_label("Message", exact=True).fill(USER)
+        page.keyboard.press("Enter")
+        page.get_by_role("alert").get_by_text("gone").wait_for()
+        wait_for(lambda: page.evaluate("models[0].id !== 'gone'"))
+        page.get_by_role("button", name="Try again").click()
+        assert ended(page)
+
+
+def test_a_question_without_an_answer_can_be_asked_again(
+    browser: Any, server: Server, tmp_path: Path
+) -> None:
+    """After a reload while its prompt is read, or from a file."""
+    with opened(browser, server) as page:
+        page.route("**/v1/chat/completions", lambda _: None)  # which never ends
+        page.get_by_label("Message", exact=True).fill(USER)
+        page.keyboard.press("Enter")
+        page.get_by_text("Waiting for the answer").wait_for()
+        assert page.get_by_role("alert").count() == 0
+        page.reload()
+        page.unroute("**/v1/chat/completions")
+        (file := tmp_path / "a.json").write_text('[{"role": "user", "content": "Co?"}]')
+        for text in (USER, "Co?"):
+            page.get_by_role("alert").get_by_text("no answer yet").wait_for()
+            page.get_by_role("button", name="Try again").click()
+            ended(page)
+            assert page.get_by_role("alert").count() == 0
+            assert (len(said(page)), said(page)[0]) == (2, text)
+            page.locator("#file").set_input_files(file)
+
+
+def test_a_reload_stops_an_answer_and_blames_no_server(browser: Any, server: Server) -> None:
+    with opened(browser, server) as page:
+        without_end(page)
+        page.get_by_label("Message", exact=True).fill(USER)
+        page.keyboard.press("Enter")
+        wait_for(lambda: page.locator(f"{TEXT} .t").count() > 5)
+        page.reload()
+        assert "stopped" in page.locator(".measured").inner_text()
+        assert page.get_by_role("alert").count() == 0
+        assert page.get_by_role("button", name="Continue").is_visible()
+
+
 def test_a_stream_that_breaks_keeps_what_had_come(browser: Any, server: Server) -> None:
     with opened(browser, server) as page:
         part = {

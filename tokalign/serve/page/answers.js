@@ -2,7 +2,7 @@
 
 const KEY = "tokalign.key", NUMBERS = ["temperature", "top_p", "max_tokens", "seed"]; // which go into a request as they are
 const running = new Map(); // id of a chat that is being answered -> {stop, parent, message, began, read}
-let models = []; // as /v1/models lists them
+let models = [], isLeft = false; // as /v1/models lists them; whether the browser has left the page, which ends its answers
 const model = () => models.find(one => one.id === settings.model) ?? models[0];
 
 function ask(path, options = {}) {
@@ -67,8 +67,9 @@ async function answer(chat, parent, cut) {
     message.ended ??= "cut";
     if (!run.began) throw new Error(message.ended === "cut" ? "The server ended the answer before it began." : "The model answered nothing.");
   } catch (error) {
-    message.ended = run.stop.signal.aborted ? "stopped" : "cut";
-    if (message.ended === "cut") chat.trouble = { parent, text: error instanceof TypeError ? "The server cannot be reached." : error.message };
+    message.ended = run.stop.signal.aborted || (isLeft && run.began) ? "stopped" : "cut";
+    if (message.ended === "cut" && !isLeft) chat.trouble = { parent, text: error instanceof TypeError ? "The server cannot be reached." : error.message };
+    if (chat.trouble) ask("v1/models").then(reply => reply.ok && meet(reply)).catch(() => {}); // it may be another server by now
   }
   if (old !== undefined && message.content === old) message.ended = "same";
   running.delete(chat.id);

@@ -26,8 +26,10 @@ function refresh(chat, toEnd = true) { // after a message came, ended or changed
   const focus = focused();
   $("log").replaceChildren(...messages.length ? messages.map(view) : [hello()]);
   if (run && !run.began) $("log").append(element("p", { class: "progress wait" }, progress(run)));
-  if (chat.trouble) $("log").append(element("div", { class: "error", role: "alert" }, chat.trouble.text,
-    element("div", { class: "actions" }, action("Try again", () => answer(chat, chat.trouble.parent)))));
+  const last = messages.at(-1), waits = !run && last?.role === "user"; // such as after a reload
+  const trouble = chat.trouble ?? (waits && { parent: chat.messages.indexOf(last), text: "This message has no answer yet." });
+  if (trouble) $("log").append(element("div", { class: "error", role: "alert" }, trouble.text,
+    element("div", { class: "actions" }, action("Try again", () => answer(chat, trouble.parent)))));
   if (unsaved.has(chat)) $("log").append(element("p", { class: "error", role: "alert" }, "The browser has no room left to keep this: export it, or delete other conversations."));
   button();
   stick(toEnd);
@@ -55,6 +57,11 @@ function button() {
   $("go").className = busy ? "busy" : "";
   $("go").setAttribute("aria-label", busy ? "Stop" : "Send");
   $("go").disabled = !busy && !$("text").value.trim();
+}
+async function meet(reply) { // the models that are served
+  models = (await reply.json()).data;
+  named();
+  if (!path(current).length) refresh(current, false);
 }
 function named() { // the model, and where there are several, the choice
   const name = ({ id }) => id.split("/").filter(Boolean).at(-1);

@@ -166,7 +166,8 @@ $("title").addEventListener("keydown", event => { if (event.key === "Enter") $("
 $("log").addEventListener("mouseover", explain);
 $("log").addEventListener("keydown", walk);
 window.addEventListener("hashchange", () => show(location.hash.slice(1)));
-window.addEventListener("pagehide", () => { for (const id of running.keys()) save(chats.get(id)); });
+window.addEventListener("pagehide", () => { isLeft = true; for (const id of running.keys()) save(chats.get(id)); });
+window.addEventListener("pageshow", () => { isLeft = false; });
 window.addEventListener("storage", ({ key }) => { // another tab has written
   const id = key?.startsWith(CHAT) && key.slice(CHAT.length);
   if (!id || running.has(id)) return;
@@ -179,4 +180,4 @@ window.addEventListener("storage", ({ key }) => { // another tab has written
 for (const key of Object.keys(localStorage)) if (key.startsWith(CHAT)) load(key.slice(CHAT.length));
 look(stored(VIEW, true));
 show(location.hash.slice(1));
-answered(() => ask("v1/models")).then(reply => reply.json()).then(({ data }) => { models = data; named(); refresh(current, false); }, error => say(error.message));
+answered(() => ask("v1/models")).then(meet).catch(error => say(error.message));
