@@ -44,12 +44,6 @@ def test_a_curve_is_measured_once_reused_and_refreshed(
     assert "cost curve ->" in calibrate(models, "--refresh").err
 
 
-def test_a_place_that_takes_no_curve_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:
-    nothing = dict.fromkeys(("target", "draft"), "bielik")
-    (tmp_path / "curve.json").mkdir()
-    calibrate(nothing, "--output", tmp_path / "curve.json").is_refused(2, "Is a directory")
-
-
 def test_a_cache_that_takes_no_curve_is_refused_before_anything_is_measured(
     models: dict[str, str],
     tmp_path: Path,
@@ -65,14 +59,6 @@ def test_a_cache_that_takes_no_curve_is_refused_before_anything_is_measured(
     assert "set TOKALIGN_CACHE to a folder" in capsys.readouterr().err
 
 
-def test_a_curve_can_be_written_elsewhere(
-    models: dict[str, str], first: Ended, tmp_path: Path
-) -> None:
-    curve = tmp_path / "mine.json"
-    assert calibrate(models, "--output", curve).code == 0
-    assert read_curve(str(curve)).row_times[0] > 0
-
-
 def test_a_disturbed_measurement_is_no_verdict_and_nothing_is_written(
     models: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -80,8 +66,7 @@ def test_a_disturbed_measurement_is_no_verdict_and_nothing_is_written(
     monkeypatch.setenv("TOKALIGN_CACHE", str(tmp_path / "cache"))
     times = {1: [3.0] * 3, 2: [9.0] * 3, 3: [2.0] * 3}
     monkeypatch.setattr("tokalign.evaluate.calibrate.time_passes", lambda *_: times)
-    curve = tmp_path / "mine.json"
-    for words in (("--output", curve), ("--html", tmp_path / "page.html"), ("--json",), ()):
+    for words in (("--html", tmp_path / "page.html"), ("--json",), ()):
         ended = calibrate(models, "--refresh", *words)
         ended.is_refused(1, "not be measured: the machine was busy (2 rows took 4.5", "--budget")
         assert ended.out == ""
@@ -93,6 +78,7 @@ def test_a_fall_that_is_seen_every_time_is_the_machine_s(
 ) -> None:
     times = {1: [3.0] * 5, 2: [9.0] * 5, 3: [2.0] * 5}
     monkeypatch.setattr("tokalign.evaluate.calibrate.time_passes", lambda *_: times)
-    curve = tmp_path / "mine.json"
-    assert calibrate(models, "--refresh", "--output", curve).code == 0
+    monkeypatch.setenv("TOKALIGN_CACHE", str(tmp_path))
+    assert calibrate(models, "--refresh").code == 0
+    [curve] = (tmp_path / "curves").glob("*.json")
     assert read_curve(str(curve)).row_times[:3] == (3.0, 9.0, 2.0)

@@ -123,7 +123,6 @@ def test_a_file_of_another_kind_is_never_overwritten(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "calibrate --output FILE.json",
         "calibrate --html FILE.html",
         "bench --publish FILE.json",
         "bench --html FILE.html",

@@ -219,10 +219,6 @@ OUTPUTS = {
     "build --output": (BUILD, ""),
     "build --output, alignment": (words(ALIGNING), ""),
     "build --workspace": ([*BUILD, "elsewhere", "--workspace"], ""),
-    "calibrate --output": (
-        words("calibrate --target TARGET --budget 4 --refresh --output"),
-        ".json",
-    ),
     "decode --html": ([*COMMANDS["decode"], "--html"], ".html"),
 }
 """Command lines that end in an output, and what its name has to end in; that of a build has to be a
@@ -230,10 +226,9 @@ folder."""
 
 
 def wrong_places(name: str) -> list[tuple[str, ...]]:
-    """Where the output of a command cannot be. `calibrate` makes folders."""
+    """Where the output of a command cannot be."""
     if ending := OUTPUTS[name][1]:
-        none = [(f"none/inside{ending}",)] if name == "decode --html" else []
-        return [(f"file/inside{ending}",), *none]
+        return [(f"file/inside{ending}",), (f"none/inside{ending}",)]
     return [("file",), ("file/inside",), *([("/sys/tokalign",)] if Path("/sys").is_dir() else [])]
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tokalign.cli.command import Command, FilePath, Option, flag
+from tokalign.cli.command import Command, Option, flag
 from tokalign.cli.options import DRAFT, DRAFTER, DTYPE, HTML, TARGET
 from tokalign.cli.output import note, paragraph, progress, rows, show, table
 from tokalign.errors import DisturbedError, OutputError, UsageError
@@ -27,11 +27,6 @@ _OPTIONS = (
     TARGET,
     DRAFT,
     DRAFTER,
-    Option(
-        "--output",
-        "Write the curve here, not to the cache.",
-        FilePath(".json", mark="tokalign-cost-curve", parents=True),
-    ),
     flag("--refresh", "Measure again, even if nothing has changed."),
     Option("--budget", "Seconds after which measuring ends.", click.FloatRange(min=1), 30.0),
     DTYPE,
@@ -45,7 +40,6 @@ def command(
     target: str,
     draft: str | None,
     drafter: Path | None,
-    output: Path | None,
     refresh: bool,
     budget: float,
     dtype: str | None,
@@ -68,13 +62,11 @@ def command(
     # A curve of the target alone is found too, and one of a brief measurement names no tokenizers.
     is_known = curve is not None and curve.machine == machine and "tokenizers" in curve.notes
     if curve is None or not is_known:
-        if output is None:
-            require_place(machine)
+        require_place(machine)
         curve = _measured(decoder, budget)
+        note(f"cost curve -> {store_curve(curve)}")
     else:
         note("nothing has changed since the last calibration; --refresh measures again")
-    if not is_known or output is not None:
-        note(f"cost curve -> {store_curve(curve, output)}")
     if html is not None:
         from tokalign.cli.report import curve_plot, write_report
 
