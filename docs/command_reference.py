@@ -46,7 +46,7 @@ packs that `--language` names; `TOKALIGN_CACHE` is the folder of measured cost c
 contexts and of what `--remember` keeps; `TOKALIGN_API_KEY` is a key of `serve`. `HF_HOME`,
 `HF_HUB_CACHE`, `HF_HUB_OFFLINE`, `HF_TOKEN` and `NO_COLOR` are honoured.
 """
-_EVERYWHERE = (JSON, QUIET, HELP_ALL)
+_EVERYWHERE = (JSON, QUIET, *HELP_ALL)
 
 
 def reference() -> str:

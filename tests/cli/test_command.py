@@ -104,6 +104,9 @@ def test_rare_options_are_shown_on_request() -> None:
     assert "--help-all" in usual
     assert "--tables" in whole
     assert "Do a little." in whole
+    verify = partial(CliRunner().invoke, COMMANDS["verify"])  # which has none
+    assert "--help-all" not in verify(["--help"]).stdout
+    assert "FILE..." in verify(["--help-all"]).stdout
 
 
 def test_a_file_of_another_kind_is_never_overwritten(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from click.shell_completion import CompletionItem
 from tokalign.cli.config import naming_defaults
 from tokalign.cli.conflicts import flag_of, refuse_idle, was_typed
 from tokalign.cli.output import flags, text_or_file
+from tokalign.cli.report import require_plots
 from tokalign.errors import UsageError, is_text, require, shown
 from tokalign.names.aliases import aliases, check_name
 from tokalign.storage import as_path, is_replaceable, parse_json, require_writable
@@ -32,13 +33,11 @@ _EMPTY = "it is empty; give a name or a path."
 class FilePath(click.Path):
     """click's type of a path, as `pathlib.Path`. kind: the ending that a file to write must have;
     that it can be written is checked before any work. mark: what its first lines hold, else it is
-    of another kind. parents: folders are made for it. shown: what the help calls it."""
+    of another kind. shown: what the help calls it."""
 
-    def __init__(
-        self, kind: str = "", *, mark: str = "", parents: bool = False, shown: str = "FILE"
-    ) -> None:
+    def __init__(self, kind: str = "", *, mark: str = "", shown: str = "FILE") -> None:
         super().__init__(path_type=Path)
-        self.kind, self._mark, self._parents, self._shown = kind, mark, parents, shown + kind
+        self.kind, self._mark, self._shown = kind, mark, shown + kind
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
         return self._shown
@@ -54,7 +53,9 @@ class FilePath(click.Path):
                 self.fail(f"{name} does not end in {self.kind}; give another name.", param, ctx)
             if not is_replaceable(path, self._mark):
                 self.fail(f"{name} is there, with other content; give another name.", param, ctx)
-            require_writable(path, parents=self._parents)
+            require_writable(path)
+            if self.kind == ".html":
+                require_plots()
         return path
 
 
@@ -214,7 +215,8 @@ class Command(click.Command):
 
     def __init__(self, *given: Any, **attributes: Any) -> None:
         super().__init__(*given, **attributes)
-        self.params += [JSON, QUIET, HELP_ALL]
+        has_rare = any(getattr(option, "hidden", False) for option in self.params)
+        self.params += [JSON, QUIET, HELP_ALL[has_rare]]
 
     def get_short_help_str(self, limit: int = 1000) -> str:
         """The whole first sentence, which click would cut to one line."""
@@ -248,11 +250,15 @@ def _show_all(context: click.Context, _option: click.Parameter, value: bool) -> 
 
 JSON = Option("--json as_json", "Print one JSON object.", is_flag=True)
 QUIET = Option("--quiet", "No progress and no notes on stderr.", is_flag=True)
-HELP_ALL = Option(
-    "--help-all",
-    "Show the rare options too.",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_show_all,
+HELP_ALL = tuple(  # it is not shown where nothing is rare
+    Option(
+        "--help-all",
+        "Show the rare options too.",
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        callback=_show_all,
+        hidden=hidden,
+    )
+    for hidden in (True, False)
 )

@@ -26,7 +26,6 @@ from tokalign.cli.command import (
     rare,
     several,
 )
-from tokalign.cli.report import require_plots
 from tokalign.runtime.options import (
     ALL_ENDS,
     MLX_LM_ENDS,
@@ -159,17 +158,6 @@ FIELD = rare(
     metavar="TEXT",
 )
 LIMIT = Option("--limit", "Only the first N texts of each file.", AT_LEAST_1)
-
-
-class _PageFile(FilePath):
-    """A page to write, with plots, which pygal draws."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        path = super().convert(value, param, ctx)
-        require_plots()
-        return path
-
-
-PAGE = _PageFile(".html", mark='content="tokalign"')
+PAGE = FilePath(".html", mark='content="tokalign"')
 HTML = Option("--html", "Also write a page with plots.", PAGE)
 COLOR = Option("--color/--no-color", "Colour each token by how it came about.", default=False)
