@@ -221,6 +221,7 @@ def test_a_user_without_a_home_is_told_in_one_line(monkeypatch: pytest.MonkeyPat
 def test_a_wrong_config_file_is_named(home: Path, text: str, told: str) -> None:
     (home / "tokalign.toml").write_text(text)
     run("decode", "smollm2", "x").is_refused(2, told, "tokalign.toml")
+    assert "--max-tokens" in run("decode", "--help-all").out  # as it says
 
 
 @pytest.mark.parametrize(
@@ -248,6 +249,30 @@ def test_an_error_says_what_of_it_the_config_file_states(
     assert "tokalign.toml)" in ended.err
     own = ("--max-tokens=0", "--temp=-1", "--method=x", "--draft=/none", "--translation=none")
     assert "is set in" not in run("decode", str(DEMO / "target"), "x", *own).err
+
+
+def test_a_table_of_a_command_is_no_option_of_that_name(home: Path) -> None:
+    (home / "tokalign.toml").write_text("[calibrate]\nbudget = 4\n")
+    assert "no model is named" in run("chat").err
+
+
+def test_what_an_option_needs_may_be_in_the_config_file(home: Path) -> None:
+    (home / "tokalign.toml").write_text(f'target = "{DEMO / "target"}"\ntemp = 0.5\n')
+    typed = ("--top-p", "0.9", "--draft", DEMO / "draft", "--translation", "exact")
+    assert run("decode", "-p", "Ala ma", *typed, *SHORT[:1], "-m", "3", "--json").json["seed"]
+    run("decode", "-p", "Ala ma", "--kv-group-size", "32").is_refused(2, "without --kv-bits")
+
+
+def test_what_is_typed_goes_before_the_config_file(home: Path) -> None:
+    """Also where the two exclude each other: what the file says gives way."""
+    pair = f'target = "{DEMO / "target"}"\ndraft = "{DEMO / "draft"}"\n'
+    (home / "tokalign.toml").write_text(f"{pair}num-draft-tokens = 3\ntop-p = 0.5\n")
+    run("calibrate", "--drafter", "/nowhere").is_refused(4, "/nowhere")
+    assert run("decode", "Ala ma", *SHORT).json["generation_tokens"] == 3
+    (home / "a.txt").write_text("Ala ma kota, a kot ma Alę.\n" * 9)
+    given = ("--language", "pl", home / "a.txt", "--output", home / "out", "--json")
+    for kind, path in (("dictionary-only", "target/pl.dictionary"), ("pack", "pl.pack")):
+        assert run("build", f"--{kind}", *given).json["files"] == [f"{home}/out/{path}.tok"]
 
 
 def test_words_that_are_typed_replace_the_target_in_the_config_file(home: Path) -> None:

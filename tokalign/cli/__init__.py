@@ -6,6 +6,7 @@ A subcommand is imported only when it runs, so that `tokalign --help` loads almo
 from __future__ import annotations
 
 import sys
+from functools import partial
 from importlib import import_module
 from io import StringIO
 from typing import TextIO
@@ -59,12 +60,26 @@ class _LazyGroup(click.Group):
     """A group that imports only the command that runs, in the place of the one without options."""
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name not in _COMMANDS:
-            return None
-        command = _command(name)
-        if config := read_config():
-            ctx.default_map = {name: defaults(config, command, lambda: map(_command, _COMMANDS))}
-        return command
+        return _command(name) if name in _COMMANDS else None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name, command, words = super().resolve_command(ctx, args)
+        try:
+            # An option may be called like a command: chat's --calibrate is not in [calibrate].
+            config = {
+                key: value
+                for key, value in read_config().items()
+                if key == name or key not in _COMMANDS or not isinstance(value, dict)
+            }
+            if name is not None and command is not None and config:
+                every = partial(map, _command, _COMMANDS)
+                ctx.default_map = {name: defaults(config, command, every)}
+        except UsageError:  # which help and completion say how to correct
+            if not (ctx.resilient_parsing or {"-h", "--help", "--help-all"}.intersection(words)):
+                raise
+        return name, command, words
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, commands in GROUPS.items():

@@ -20,9 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
-from tokalign.cli.conflicts import flag_of
+from tokalign.cli.conflicts import flag_of, is_stated
 from tokalign.errors import TokalignError, UsageError, shown
 from tokalign.storage import as_path
 
@@ -100,7 +99,7 @@ def _stated(context: click.Context, message: str) -> Iterator[str]:
     """The options that the file sets and that an error's message names, by flag or by value."""
     for option in context.command.params:
         name = option.name or ""
-        if context.get_parameter_source(name) is ParameterSource.DEFAULT_MAP:
+        if is_stated(context, option):
             value = context.lookup_default(name)
             texts = [flag_of(option), *(value if isinstance(value, list) else [value])]
             if any(

@@ -1,9 +1,10 @@
 """Which options have an effect only beside others: one table for all commands.
 
 An option that would change nothing is refused before anything is loaded, not ignored. A condition
-is written as it is typed: "--draft" holds if that option was typed, "--method copy" if it has this
+is written as it is typed: "--draft" holds if that option was given, "--method copy" if it has this
 value, "--translation context:*" if the value fits the pattern, "FILE" if that argument was given.
-A condition on an option that a command does not have says nothing there.
+A condition on an option that a command does not have says nothing there. What is needed may be in
+the user's file of defaults; what is in its way there gives way.
 """
 
 from __future__ import annotations
@@ -81,6 +82,7 @@ TABLE = (
     Rule("--width --blocks", excludes="--draft | --kind dflash | --kind eagle3"),
     Rule("--layers --causal --width --blocks", excludes="--begin-with"),
     Rule("--begin-with", excludes="--draft"),
+    Rule("--draft", excludes="--kind redrafter | --kind dflash | --kind eagle3"),
     Rule("--layers --causal", needs="--kind dflash"),
     Rule("--block", needs="--kind dflash | --kind eagle3"),
     Rule("--states", needs="--begin-with | --kind dflash | --kind eagle3"),
@@ -112,20 +114,42 @@ def _known(context: click.Context, conditions: str) -> list[str]:
 
 
 def refuse_idle(context: click.Context, option: click.Parameter) -> None:
-    """Raises: UsageError. An option that is off, or typed with its default, is let pass."""
-    value = context.params.get(option.name or "")
-    if not was_typed(context, option) or not value or value == option.default:
+    """Raises: UsageError. An option that is off, or typed with its default, is let pass, and one of
+    the user's file that has no effect beside what is typed is left out."""
+    value, stated = context.params.get(option.name or ""), is_stated(context, option)
+    if not (stated or was_typed(context, option)) or not value or value == option.default:
         return
     flag, (needs, excludes) = flag_of(option), conditions(context, option)
     for alternatives in needs:
         if not any(_holds(context, condition) for condition in alternatives):
+            if stated:
+                return _leave_out(context, option)
             missing = " or ".join(_in_full(context, condition) for condition in alternatives)
             raise UsageError(
                 f"{flag} does nothing without {missing}; give that too, or leave {flag} out"
             )
     for condition in excludes:
         if _holds(context, condition):
-            raise UsageError(f"{flag} does nothing with {condition}; leave one of them out")
+            other = _find(context, condition)
+            assert other is not None, "only conditions on known options are checked"
+            if stated:
+                return _leave_out(context, option)
+            if not is_stated(context, other):
+                raise UsageError(f"{flag} does nothing with {condition}; leave one of them out")
+            _leave_out(context, other)
+
+
+def is_stated(context: click.Context, option: click.Parameter) -> bool:
+    """Whether an option has its value from the user's file."""
+    return context.get_parameter_source(option.name or "") is ParameterSource.DEFAULT_MAP
+
+
+def _leave_out(context: click.Context, option: click.Parameter) -> None:
+    """Have an option its own default."""
+    fresh = context.command.make_context(context.info_name, [], resilient_parsing=True)
+    name = option.name or ""
+    context.params[name] = fresh.params[name]
+    context.set_parameter_source(name, ParameterSource.DEFAULT)
 
 
 def flag_of(option: click.Parameter) -> str:
@@ -150,7 +174,8 @@ def _holds(context: click.Context, condition: str) -> bool:
     value = context.params.get(option.name or "")
     if wanted:
         return fnmatchcase(str(value), wanted)
-    return was_typed(context, option) and value not in (None, False, ())
+    is_given = was_typed(context, option) or is_stated(context, option)
+    return is_given and value not in (None, False, ())
 
 
 def _in_full(context: click.Context, condition: str) -> str:

@@ -59,12 +59,8 @@ class TrainPlan:
     def of(cls, draft: str | None, output: Path, values: Mapping[str, Any]) -> TrainPlan:
         """Raises: UsageError for options that do not go together; as `DFlashConfig.from_json`."""
         kind = values["drafter_kind"] or _kind_of(draft, values["begin_with"])
-        if (kind == "model") != (draft is not None):
-            raise UsageError(
-                f"--kind {kind} needs --draft; give a model to teach"
-                if draft is None
-                else f"--kind {kind} does nothing with --draft; leave one of them out"
-            )
+        if kind == "model" and draft is None:
+            raise UsageError("--kind model needs --draft; give a model to teach")
         taught = None if draft is None else _draft_shape(draft, output)
         fit = _fit_options(values, taught)
         # Else it is refused after hours of labelling.
