@@ -67,7 +67,7 @@ def install(words: Sequence[str]) -> tuple[Path, str]:
             "StandardErrorPath": log,
         }
         content = plistlib.dumps(item)
-        start = f"launchctl bootstrap gui/{os.getuid()} {path}"
+        start = join(["launchctl", "bootstrap", f"gui/{os.getuid()}", str(path)])
     else:
         content = _UNIT.format(
             folder=os.getcwd().replace("%", "%%"),

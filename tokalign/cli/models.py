@@ -25,8 +25,9 @@ class _Group(click.Group):
     """A group that lists if no other command is named."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        is_named = bool(args) and (args[0] in self.commands or args[0] in ctx.help_option_names)
-        return super().parse_args(ctx, args if is_named else ["list", *args])
+        first = args[0] if args else "--"
+        lists = first.startswith("-") and first not in ctx.help_option_names
+        return super().parse_args(ctx, ["list", *args] if lists else args)
 
 
 @click.group("models", cls=_Group)
@@ -64,7 +65,8 @@ def pull(*, names: Sequence[str]) -> None:
 @command.command("rm", cls=Command, params=[_NAMES])
 def remove(*, names: Sequence[str]) -> None:
     """Delete models from the Hub's cache, or other files that `tokalign models` lists, by name."""
-    wanted = [place for name in names for place in _named(name)]  # all, before one is deleted
+    # All of them, before one is deleted; each once.
+    wanted = dict.fromkeys(place for name in names for place in _named(name))
     deleted = [place.as_object() for place in wanted]
     for place in wanted:
         if place.path.is_dir():
