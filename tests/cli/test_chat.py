@@ -203,9 +203,18 @@ def test_a_message_is_taken_back_or_changed(target: str, tmp_path: Path) -> None
     assert [found[1]["text"], found[0]["text"]] == [found[3]["text"], found[0]["text"]]
     saved = [one["content"] for one in json.loads(file.read_text("utf-8"))]
     assert saved == ["Kto to?", found[0]["text"], "A to?", found[1]["text"]]
-    result = talk(target, *said, "/undo")
+    result = talk(target, *said, "/undo", "/undo")
     assert result.err.count("change the message and send it") == 1
     assert result.err.count("no message to take back") == 1
+
+
+def test_a_message_that_was_opened_stays_until_it_is_sent(target: str, tmp_path: Path) -> None:
+    file = tmp_path / "a.json"
+    first, second = answers(target, "Kto to?", "/edit", "", f"/save {file}", "/edit", "A to?")
+    saved = [one["content"] for one in json.loads(file.read_text("utf-8"))]
+    assert saved == ["Kto to?", first["text"]]
+    assert second["token_ids"] == answers(target, "A to?")[0]["token_ids"]
+    assert talk(target, "/edit").err.count("say something first") == 1
 
 
 def test_another_model_goes_on_with_the_conversation(
@@ -258,6 +267,7 @@ def test_another_model_finds_the_memory_of_the_one_before(target: str) -> None:
         chat._carry_out(ChatCommand("model", target))
         with pytest.raises(CacheError, match="too late"):
             chat._carry_out(ChatCommand("model", target))
+        assert chat._answering  # the one before is back
     finally:
         gc.unfreeze()
     assert len(drafters) == 4
@@ -466,6 +476,51 @@ def test_ctrl_c_stops_the_answer_and_keeps_the_conversation(
     prompt = f"<user>Kto?\n<assistant>{first['text']}\n<user>A to?\n<assistant>"
     assert second["token_ids"] == decoded(target, prompt)["token_ids"]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_ctrl_c_at_the_end_of_an_answer_does_not_take_it_back(
+    target: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Whoever means to stop an answer may come too late, when its context is being copied."""
+
+    def interrupted(_decoder: Decoder) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(Decoder, "remember", interrupted)
+    file = tmp_path / "a.json"
+    [answer] = answers(target, "Kto?", f"/save {file}")
+    assert answer["finish_reason"] == "length"
+    assert json.loads(file.read_text("utf-8"))[1]["content"] == answer["text"]
+
+
+def test_a_conversation_goes_on_after_full_memory(
+    target: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """In an answer, and where another model is loaded."""
+    reads, read = iter(range(100)), ModelSession.read
+    full = RuntimeError("[metal::malloc] Attempting to allocate 9 bytes which is ...")
+
+    def limited(session: ModelSession[Any], array: Any) -> list[int]:
+        if next(reads) == 13:
+            raise full
+        return read(session, array)
+
+    monkeypatch.setattr(ModelSession, "read", limited)
+    loads, load = iter(range(9)), LanguageModel.from_folder
+
+    def loaded(*of: Any, **how: Any) -> LanguageModel[Any]:
+        if next(loads) == 1:
+            raise full
+        return load(*of, **how)
+
+    monkeypatch.setattr(LanguageModel, "from_folder", loaded)
+    said = ["Kto?", "A to?", f"/model {target}", f"/save {tmp_path / 'a.json'}", "A to?"]
+    result = talk(target, *said, options=["--json", *PLAIN])
+    assert (result.code, result.err.count("not enough memory")) == (0, 2)
+    first, second = map(json.loads, result.out.splitlines())
+    prompt = f"<user>Kto?\n<assistant>{first['text']}\n<user>A to?\n<assistant>"
+    assert second["token_ids"] == decoded(target, prompt)["token_ids"]
+    assert len(json.loads((tmp_path / "a.json").read_text("utf-8"))) == 2
 
 
 def test_ctrl_c_while_a_long_prompt_is_read_keeps_what_was_read_before(

@@ -42,6 +42,8 @@ def test_commands_are_read() -> None:
     for name in ("Anna's.json", "Anna's and Tom's.json"):
         assert read_entry(f"/load {name}") == ChatCommand("load", name)
     assert read_entry("/system") == ChatCommand("system", "")
+    assert read_entry("/system\nMów\nkrótko.\n") == ChatCommand("system", "Mów\nkrótko.")
+    assert read_entry("/retry\n") == ChatCommand("retry", "")  # as it was pasted
     assert read_entry("//exit to nie komenda") == "/exit to nie komenda"
     for typed in ("exit", "quit ", "/bye", "/quit", "/exit"):
         assert read_entry(typed) == ChatCommand("exit", "")

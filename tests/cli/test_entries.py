@@ -91,6 +91,14 @@ def test_entries_are_kept_for_the_next_time(tmp_path: Path) -> None:
     assert "jaźń" not in history.read_text("utf-8")
 
 
+def test_an_entry_is_read_where_the_history_cannot_be_written_any_more(tmp_path: Path) -> None:
+    entries = typed(f"Ala{ENTER}ma{ENTER}{CTRL_D}", history := tmp_path / "history")
+    assert next(entries) == "Ala"
+    history.unlink()
+    history.mkdir()
+    assert list(entries) == ["ma"]
+
+
 def test_a_message_is_opened_again() -> None:
     keys = f" ma\x7f\x7fje{ENTER}kota{ENTER}{CTRL_D}"
     assert list(typed(keys, begun="Ala")) == ["Ala je", "kota"]

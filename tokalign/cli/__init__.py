@@ -17,15 +17,15 @@ from tokalign import __version__
 from tokalign.child_processes import safe_path
 from tokalign.cli.config import defaults, read_config
 from tokalign.cli.output import (
+    deliberate,
     finish,
     message_line,
-    of_the_system,
     open_closed_streams,
     to_stderr,
     unwritten,
     visible,
 )
-from tokalign.errors import MissingAssetError, TokalignError, UsageError, is_out_of_memory
+from tokalign.errors import MissingAssetError, TokalignError, UsageError
 from tokalign.installation import install_line
 
 GROUPS = {
@@ -148,8 +148,6 @@ def _run(stdout: TextIO) -> int:
         error.show(file=shown)
         to_stderr(visible(shown.getvalue().rstrip("\n")))
         return error.exit_code
-    except TokalignError as error:
-        return _complain(error)
     except ModuleNotFoundError as error:
         # Commands that run models import mlx before they look for any model.
         if (error.name or "").partition(".")[0] not in ("mlx", "mlx_lm"):
@@ -163,21 +161,8 @@ def _run(stdout: TextIO) -> int:
     except (KeyboardInterrupt, click.Abort):
         to_stderr("tokalign: interrupted")
         return 130
-    except OSError as error:
-        return _complain(of_the_system(error))
-    except (MemoryError, RuntimeError) as error:
-        if "home directory" in str(error):  # as pathlib and platformdirs say it
-            return _complain(
-                UsageError("you have no home folder; set HOME to one that you may write to")
-            )
-        if not is_out_of_memory(error):
-            raise
-        return _complain(
-            TokalignError(
-                "there is not enough memory; close other programs, or give a smaller model, less "
-                "text or context (--max-kv-size), or in build a lower --memory"
-            )
-        )
+    except (TokalignError, OSError, MemoryError, RuntimeError) as error:
+        return _complain(deliberate(error))
     except SystemExit as ended:
         if sys.stdout is not stdout:  # what click does when the reader of its help is gone
             return _complain(unwritten(BrokenPipeError()))

@@ -7,7 +7,7 @@ history may be edited, and only what is new is computed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -28,11 +28,10 @@ _ANSWER_SHARE = 4
 
 
 class ChatModel:
-    """A decoder and its sessions. name: of the target, as it was given. keeps: whether contexts are
-    kept on disk."""
+    """A decoder and its sessions. keeps: whether contexts are kept on disk."""
 
-    def __init__(self, name: str, decoder: Decoder, options: PromptOptions, *, keeps: bool) -> None:
-        self.name, self._decoder, self._options = name, decoder, options
+    def __init__(self, decoder: Decoder, options: PromptOptions, *, keeps: bool) -> None:
+        self._decoder, self._options = decoder, options
         self._logits = decoder.drafting.with_stores().logits  # for the whole conversation
         self._files = decoder.context_files("chat", most_bytes=None if keeps else 0, note=note)
         self._open_sessions()
@@ -69,15 +68,15 @@ class ChatModel:
         if count := dialogue.left_out - left_out:
             note(f"the context is full: the model no longer reads the oldest {count} messages")
         beginning = self._options.prefill_response or ""
-        with typing_hidden():
+        with typing_hidden(), Interrupts() as interrupts:
             printer = Printer(color=color, markdown=settings.markdown)
-            text, interrupted = self._print(generation, printer, beginning)
-        self._decoder.remember()
-        self._files.keep_of(self._target, self._draft)
-        summary = {**generation.summary(), "text": beginning + text, "cached_tokens": cached}
-        if interrupted:
-            summary["finish_reason"] = "interrupted"
-        return summary, generation.rounds
+            text = self._print(generation, printer, beginning, interrupts)
+            reason = {"finish_reason": "interrupted"} if interrupts.count else {}
+            with suppress(KeyboardInterrupt):  # the answer is there
+                self._decoder.remember()
+                self._files.keep_of(self._target, self._draft)
+        summary = generation.summary() | {"text": beginning + text, "cached_tokens": cached}
+        return summary | reason, generation.rounds
 
     def _prompt(self, dialogue: Dialogue, max_tokens: int | None) -> Prompt:
         """The conversation as ids. Once it has no room for an answer, the oldest turns leave. The
@@ -110,13 +109,15 @@ class ChatModel:
             self._decoder, request, target_session=self._target, draft_session=self._draft
         )
 
-    def _print(self, generation: Generation, printer: Printer, beginning: str) -> tuple[str, bool]:
-        """Print an answer as it comes. Returns: what it tells the user, and whether it was
-        interrupted. gpt-oss answers in channels, whose marks its template refuses in a history; so
-        no mark is shown or kept, and what is thought is shown alone.
+    def _print(
+        self, generation: Generation, printer: Printer, beginning: str, interrupts: Interrupts
+    ) -> str:
+        """Print an answer as it comes. Returns: what it tells the user. gpt-oss answers in
+        channels, whose marks its template refuses in a history; so no mark is shown or kept, and
+        what is thought is shown alone.
 
         The first Ctrl-C takes effect between two rounds, or between two steps that read a long
-        prompt. After the second one the caches are of no use any more, and are made anew.
+        prompt. After the second one, or full memory, the caches are made anew.
         """
         from tokalign.conversation.answer_form import AnswerForm, has_headers
         from tokalign.conversation.blocks import Blocks
@@ -131,7 +132,7 @@ class ChatModel:
 
         printer.write(beginning)
         try:
-            with Interrupts() as interrupts, closing(generation.by_round()) as rounds:
+            with closing(generation.by_round()) as rounds:
                 if self._draft is not None:
                     self._draft.after_step = interrupts.check
                 try:
@@ -145,12 +146,14 @@ class ChatModel:
                 except KeyboardInterrupt:
                     if interrupts.count > 1:
                         self._open_sessions()
+                except Exception:
+                    self._open_sessions()
+                    raise
             show(read.feed(generation.rest()))
             show(read.end())
         finally:
             printer.end()
-        text = "\n\n".join(block.text for block in read.blocks if block.kind == "text")
-        return text, interrupts.count > 0
+        return "\n\n".join(block.text for block in read.blocks if block.kind == "text")
 
     def _open_sessions(self) -> None:
         """Sessions that last from turn to turn: a turn computes what the caches do not hold."""

@@ -17,9 +17,9 @@ from tokalign.cli.entries import Entries, open_entries
 from tokalign.cli.generation import PromptOptions, as_text, closing_line, legend, load
 from tokalign.cli.options import COLOR, GENERATION
 from tokalign.cli.output import (
+    deliberate,
     flags,
     note,
-    of_the_system,
     read_text_file,
     safe_json,
     text_or_file,
@@ -57,35 +57,20 @@ _OPTIONS = (
 
 
 @click.command("chat", cls=Command, params=[*_OPTIONS])
-def command(
-    *,
-    max_tokens: int | None,
-    calibrate: bool,
-    history: bool,
-    color: bool,
-    markdown: bool,
-    **values: Any,
-) -> None:
+def command(*, calibrate: bool, history: bool, **values: Any) -> None:
     """Talk with the model NAME. Without a terminal, every line of stdin is a message or a command.
 
     Answers go to stdout and everything else to stderr. /help lists the commands.
     """
     options = take(PromptOptions, values)
+    shown = {name: values.pop(name) for name in ("max_tokens", "color", "markdown")}
     entries = open_entries(keeps=history)
 
     def load_model(name: str) -> tuple[Decoder, Sampling]:
         return load({**values, "target": name}, measures=calibrate)
 
-    target = values["target"]
-    chat = ChatSession(
-        load_model,
-        target,
-        options,
-        color=color,
-        max_tokens=max_tokens,
-        markdown=markdown,
-        keeps=history and entries.is_edited,
-    )
+    keeps = history and entries.is_edited
+    chat = ChatSession(load_model, values["target"], options, keeps=keeps, **shown)
     note("/help lists the commands, /who shows who guessed what, Ctrl-D leaves")
     chat.run(entries)
 
@@ -105,11 +90,13 @@ class ChatSession:
         keeps: bool,
     ) -> None:
         self._load, self._options, self._color, self._keeps = load, options, color, keeps
+        self._model: ChatModel | None = None
         sampling = self._use(model)
         self._settings = AnswerSettings(sampling=sampling, max_tokens=max_tokens, markdown=markdown)
         self._dialogue = Dialogue(system=options.system_prompt)
         self._files = set[Path]()  # that this chat saved or loaded, and may replace
         self._begun = ""  # what the next entry begins with
+        self._edits = False  # whether a message that comes next takes the place of the last one
         self._retries = 0
         self._last: dict[str, Any] | None = None  # figures of the last answer
 
@@ -128,24 +115,27 @@ class ChatSession:
                 if not sys.stdin.isatty():
                     raise
                 note(interrupted)
+                self._edits = False
 
     def _answers(self, text: str) -> bool:
         """Take an entry, or say what is wrong with it. Returns: False for /exit."""
+        edits, self._edits = self._edits, False
         try:
             match read_entry(text):
                 case ChatCommand(name="exit"):
                     return False
                 case ChatCommand() as entry:
                     self._carry_out(entry)
+                case message if message.strip() and edits:
+                    self._again(message)
                 case message if message.strip():
                     self._dialogue.ask(message)
                     self._retries = 0
                     self._answer()
         except StdoutError:
             raise
-        except (TokalignError, OSError) as error:
-            reason = of_the_system(error) if isinstance(error, OSError) else error
-            to_stderr(visible(f"tokalign: {reason}"))
+        except (TokalignError, OSError, MemoryError, RuntimeError) as error:
+            to_stderr(visible(f"tokalign: {deliberate(error)}"))
         return True
 
     # -- commands ----------------------------------------------------------------------------------
@@ -163,7 +153,7 @@ class ChatSession:
             case "edit" if entry.argument:
                 self._again(entry.argument)
             case "edit":
-                self._begun = self._dialogue.undo()
+                self._begun, self._edits = self._dialogue.question, True
                 note("change the message and send it")
             case "undo":
                 self._dialogue.undo()
@@ -171,7 +161,7 @@ class ChatSession:
             case "model":
                 if entry.argument:
                     self._change_model(entry.argument)
-                note(f"the model is {self._model.name}")
+                note(f"the model is {self._name}")
             case "save":
                 path = as_path(entry.argument)
                 if path.suffix != ".json":
@@ -200,7 +190,7 @@ class ChatSession:
             case "stats":
                 figures = "there is no answer yet"
                 if self._last is not None:
-                    figures = f"{as_text(self._last)}\n{self._model.kept()}"
+                    figures = f"{as_text(self._last)}\n{self._answering.kept()}"
                 note(figures, lines=True)
             case _:
                 note(HELP, lines=True)
@@ -227,33 +217,33 @@ class ChatSession:
 
     def _change_model(self, name: str) -> None:
         """Go on with another model, or with the one in use if the other cannot be loaded."""
-        from tokalign.api.assemble import let_go
         from tokalign.names.registry import resolve_model
 
         resolve_model(name)  # a wrong name changes nothing
-        before = self._model.name
-        del self._model  # there may be no room for two
-        let_go()
-        try:
-            own = self._use(name)
-        except (TokalignError, KeyboardInterrupt) as error:
-            failed = error.with_traceback(None)  # frames may hold the other one
-            failed.__cause__ = failed.__context__ = None
-        else:
-            # What is exempt from XTC is the tokenizer's.
-            sampling = replace(self._settings.sampling, xtc_exempt=own.xtc_exempt)
-            self._settings = replace(self._settings, sampling=sampling)
-            return
-        note(f"back to {before}")
-        let_go()
-        self._use(before)
-        raise failed
+        self._model = None  # there may be no room for two
+        own = self._use(name)
+        # What is exempt from XTC is the tokenizer's.
+        sampling = replace(self._settings.sampling, xtc_exempt=own.xtc_exempt)
+        self._settings = replace(self._settings, sampling=sampling)
 
     def _use(self, name: str) -> Sampling:
         """Load a model to answer. Returns: how its answers are sampled, as the options say."""
+        from tokalign.api.assemble import let_go
+
+        let_go()
         decoder, sampling = self._load(name)
-        self._model = ChatModel(name, decoder, self._options, keeps=self._keeps)
+        self._model = ChatModel(decoder, self._options, keeps=self._keeps)
+        self._name = name
         return sampling
+
+    @property
+    def _answering(self) -> ChatModel:
+        """The model in use. It is loaded again if another one, or Ctrl-C, took its place."""
+        if self._model is None:
+            note(f"back to {self._name}")
+            self._use(self._name)
+        assert self._model is not None
+        return self._model
 
     # -- answers -----------------------------------------------------------------------------------
 
@@ -261,10 +251,10 @@ class ChatSession:
         """Have the last message answered. One that gets no answer is opened again."""
         dialogue, left_out = self._dialogue, self._dialogue.left_out
         try:
-            summary, rounds = self._model.answer(
+            summary, rounds = self._answering.answer(
                 dialogue, self._settings, retries=self._retries, color=self._color
             )
-        except (TokalignError, KeyboardInterrupt) as error:
+        except (Exception, KeyboardInterrupt) as error:
             dialogue.left_out = left_out
             self._begun = dialogue.undo()
             if isinstance(error, ContextLengthError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
@@ -76,8 +77,8 @@ def read_entry(text: str) -> ChatCommand | str:
         return ChatCommand("exit", "")
     if not text.startswith("/"):
         return text
-    name, _, argument = text[1:].partition(" ")
-    name = _ALIASES.get(name, name)
+    typed, argument = (*re.split(r"\s+", text[1:], maxsplit=1), "")[:2]
+    name = _ALIASES.get(typed, typed)
     if name not in COMMANDS:
         raise UsageError(f"there is no command /{name}; /help lists them, and //TEXT sends /TEXT")
     takes, _about = COMMANDS[name]
@@ -183,12 +184,18 @@ class Dialogue:
     def answer(self, text: str) -> None:
         self.turns.append({"role": "assistant", "content": text})
 
-    def undo(self) -> str:
-        """Forget the last message and its answer, and return it. Raises: UsageError if none is."""
+    @property
+    def question(self) -> str:
+        """The last message. Raises: UsageError if none is."""
         if not self.turns:
             raise UsageError("there is no message to take back; say something first")
+        return str(self.turns[-1 if self.awaits_answer else -2]["content"])
+
+    def undo(self) -> str:
+        """Forget the last message and its answer, and return it. Raises: UsageError if none is."""
+        text = self.question
         self.retry()
-        text = str(self.turns.pop()["content"])
+        self.turns.pop()
         self.left_out = min(self.left_out, len(self.turns))
         return text
 

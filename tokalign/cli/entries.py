@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from io import TextIOWrapper
@@ -54,12 +53,17 @@ class EditedEntries:
         from prompt_toolkit.history import FileHistory, InMemoryHistory
         from prompt_toolkit.key_binding import KeyBindings
 
+        class History(FileHistory):  # type: ignore[misc]
+            def store_string(self, string: str) -> None:
+                with suppress(OSError):  # of a disk that is full by now: the entry is still read
+                    super().store_string(string)
+
         keys = KeyBindings()
         keys.add("escape", "enter")(lambda event: event.current_buffer.insert_text("\n"))
         # A prompt stands apart from the answer before it.
         self._prompt = FormattedText([("", "\n"), ("bold ansigreen", PROMPT)])
         self._session: Any = PromptSession(
-            history=InMemoryHistory() if history is None else FileHistory(_private(history)),
+            history=InMemoryHistory() if history is None else History(_private(history)),
             key_bindings=keys,
             completer=WordCompleter([f"/{name}" for name in COMMANDS], sentence=True),
             complete_while_typing=False,
@@ -119,21 +123,17 @@ def _private(path: Path) -> str:
 
 
 class Interrupts:
-    """Ctrl-C while the body runs, counted; off the main thread, nothing. The first one asks for the
-    end of the answer, the second one ends it at once."""
+    """Ctrl-C while the body runs, counted. The first one asks for the end of the answer, the second
+    one ends it at once."""
 
-    def __init__(self) -> None:
-        self.count = 0
-        self._is_main = threading.current_thread() is threading.main_thread()
+    count = 0
 
     def __enter__(self) -> Self:
-        if self._is_main:  # signals are the main thread's
-            self._before = signal.signal(signal.SIGINT, self._handle)
+        self._before = signal.signal(signal.SIGINT, self._handle)
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._is_main:
-            signal.signal(signal.SIGINT, self._before)
+        signal.signal(signal.SIGINT, self._before)
 
     def _handle(self, _signal: int, _frame: FrameType | None) -> None:
         self.count += 1

@@ -17,7 +17,14 @@ from shutil import get_terminal_size
 from textwrap import fill
 from typing import Any, TextIO
 
-from tokalign.errors import CorpusError, OutputError, StdoutError, TokalignError, UsageError
+from tokalign.errors import (
+    CorpusError,
+    OutputError,
+    StdoutError,
+    TokalignError,
+    UsageError,
+    is_out_of_memory,
+)
 from tokalign.storage import DISK_ERRORS, as_path
 
 
@@ -127,7 +134,24 @@ def unwritten(error: OSError) -> StdoutError:
     )
 
 
-def of_the_system(error: OSError) -> TokalignError:
+def deliberate(error: Exception) -> TokalignError:
+    """What went wrong and what to do, if the system or the memory is why. Raises: any other error,
+    which is our own mistake."""
+    if isinstance(error, TokalignError):
+        return error
+    if isinstance(error, OSError):
+        return _of_the_system(error)
+    if "home directory" in str(error):  # as pathlib and platformdirs say it
+        return UsageError("you have no home folder; set HOME to one that you may write to")
+    if is_out_of_memory(error):
+        return TokalignError(
+            "there is not enough memory; close other programs, or give a smaller model, less text "
+            "or context (--max-kv-size), or in build a lower --memory"
+        )
+    raise error
+
+
+def _of_the_system(error: OSError) -> TokalignError:
     """What the system refuses where no command expected it, with the path if there is one."""
     reason = error.strerror or str(error)
     if error.filename is None:  # what is open has no name: stdout, where click writes, and others
