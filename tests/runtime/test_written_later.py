@@ -82,3 +82,14 @@ def test_a_process_that_ends_writes_before(end: str, tmp_path: Path) -> None:
     command = [sys.executable, "-c", PROGRAM.format(end=end)]
     subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=ENOUGH, check=False)
     assert (tmp_path / "written").read_text() == "2"
+
+
+def test_ctrl_c_ends_the_writing_at_the_end_without_a_word() -> None:
+    program = """
+import signal
+from tokalign.runtime.written_later import LATER
+signal.signal(signal.SIGINT, signal.default_int_handler)
+LATER._due.add(lambda: signal.raise_signal(signal.SIGINT))
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (0, "")

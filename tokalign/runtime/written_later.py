@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 from collections.abc import Callable
+from contextlib import suppress
 from threading import Lock, Timer
 from time import monotonic
 from typing import TypeAlias
@@ -51,4 +52,8 @@ class WrittenLater:
 LATER = WrittenLater()
 """The writer of this process."""
 
-atexit.register(LATER.write_now)
+
+@atexit.register
+def _write_the_rest() -> None:
+    with suppress(KeyboardInterrupt):  # of somebody who waits for no disk
+        LATER.write_now()
