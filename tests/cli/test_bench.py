@@ -16,7 +16,7 @@ from tokalign.cli.bench import Options, as_object, read_options
 from tokalign.cli.bench_results import COLUMNS
 from tokalign.cli.output import figures_table
 from tokalign.cli.texts import read_prompts
-from tokalign.evaluate.comparison import BASELINES, Condition, compare
+from tokalign.evaluate.comparison import BASELINES, Comparison, Condition, compare
 from tokalign.evaluate.machine_report import read as read_report
 from tokalign.storage import POLISH, sample_text
 
@@ -45,6 +45,17 @@ def test_three_sets_are_measured_shown_and_reported(tmp_path: Path) -> None:
     assert {row["against_plain"] for row in found["overall"]} == {""}, "three prompts say nothing"
     documented = (DEMO.parent / "docs" / "metrics.md").read_text("utf-8")
     assert [key for key in found["overall"][2] if f"`{key}`" not in documented] == []
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_float32_is_no_remedy_where_it_was_used(
+    dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Comparison, "ids_that_differ", property(lambda _: 3))
+    short = ["--method", "copy", "-m", "2", "--limit", "1", "--dtype", dtype]
+    told = bench(*PAIR[:2], *short).err
+    assert "3 ids differ from plain decoding" in told
+    assert ("--dtype float32" in told) == (dtype == "bfloat16")
 
 
 def test_what_is_measured_is_how_other_commands_draft() -> None:

@@ -174,9 +174,10 @@ def command(**values: Any) -> None:
     verdict = paragraph(verdict_of(comparison))
     show(result, lambda: f"{verdict}\n\n{figures_table(_DECISIVE, result['overall'])}")
     if comparison.ids_that_differ:
+        rarer = "" if about["dtype"] == "float32" else "; --dtype float32 makes that rare"
         note(
-            f"{comparison.ids_that_differ} ids differ from plain decoding: in half precision the "
-            "last bit may depend on the number of rows of a pass; --dtype float32 avoids that"
+            f"{comparison.ids_that_differ} ids differ from plain decoding: the last bit of a pass, "
+            f"which may depend on its rows, decides where two ids are nearly equal{rarer}"
         )
 
 

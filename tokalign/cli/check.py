@@ -161,7 +161,7 @@ def _write_page(path: Path, result: Mapping[str, Any], curve: CostCurve | None, 
     write_report(
         path,
         title=f"What can draft for {result['target']}",
-        about=f"Measured on {text}; no model was run.",
+        about=f"Measured on {text}, with tokenizers alone.",
         verdict=[str(result[name]) for name in _VERDICTS],
         plots=[*([savings] if saved else []), curve_plot(curve)],
         rows=rows(result),
