@@ -9,6 +9,7 @@ import tomllib
 from hashlib import sha256
 from pathlib import Path
 
+from huggingface_hub import get_session
 from packaging.requirements import Requirement
 from places import ROOT
 
@@ -36,3 +37,11 @@ def test_corpora_on_the_web_take_no_more_than_their_extra() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     wanted = map(Requirement, project["optional-dependencies"]["corpora"])
     assert {one.name: one.extras for one in wanted}["fsspec"] == {"http"}
+
+
+def test_the_hubs_library_can_read_a_part_of_a_file() -> None:
+    """`hub.read_part` streams, which the sessions of versions before 1 cannot."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    floors = {one.name: one.specifier for one in map(Requirement, project["dependencies"])}
+    assert not floors["huggingface_hub"].contains("0.36.2")
+    assert callable(get_session().stream)
