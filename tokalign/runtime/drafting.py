@@ -192,12 +192,9 @@ def make_model_drafter(
     options = drafting.options
     if (ids := drafting.head_ids(trained=False)) is not None:
         session.shorten_head(ids)
-    name = options.translation or "none"
-    translation = make_translation(name, pair, prompt, drafting.alignment, sampler)
-    translation.read(prompt.target)  # no round is charged with it
     return NeuralDrafter(
         session,
-        translation,
+        make_translation(options.translation or "none", pair, prompt, drafting.alignment, sampler),
         num_draft_tokens=options.num_draft_tokens or DEFAULT_DRAFT_TOKENS,
         alternatives=options.alternatives if trees else 0,
     )

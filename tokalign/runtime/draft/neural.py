@@ -212,14 +212,21 @@ class NeuralDrafter(ModelDrafter):
     ) -> None:
         super().__init__(session, num_draft_tokens, alternatives)
         self._translation = translation
+        self._behind: int | None = None  # of the text that it was first asked about
         self.reads_ahead = True  # which the first draft will tell
 
     def unread(self, ids: Sequence[TargetId]) -> int:
-        """See `ModelDrafter.unread`: of its own ids, and of a long text a part."""
-        return self.session.unread(self._translation.read(ids))
+        """See `ModelDrafter.unread`: of a long text a part. What it had not read when it was first
+        asked is counted in its own ids if an earlier turn's session goes on. No other text is
+        translated before the model drafts, so there, as in what follows, the target's are counted.
+        """
+        if self._behind is None:
+            self._read, held = len(ids), self.session.held
+            self._behind = self.session.unread(self._translation.read(ids)) if held else len(ids)
+        return self.session.to_read(self._behind + super().unread(ids))
 
     def find(self, context: Context, steps: int) -> Proposal:
-        self.reads_ahead, self.read_ahead = False, EMPTY_TREE
+        self.reads_ahead, self.read_ahead, self._behind = False, EMPTY_TREE, 0
 
         def guesses() -> TokenTree[TargetId]:
             self.reads_ahead, self.read_ahead = True, self.meanwhile(context.ids)

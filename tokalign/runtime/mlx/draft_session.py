@@ -87,6 +87,10 @@ class DraftModelSession(ModelSession[DraftId]):
         part = self._without(ids, self._to_leave_out(ids))
         return len(part) - self.shared_with(part)
 
+    def to_read(self, unread: int) -> int:
+        """How many ids it reads where a text has so many that it has not."""
+        return unread if self._leaves_none_out or unread <= _WHOLE else _BEGINNING + _END
+
     @property
     def _leaves_none_out(self) -> bool:
         return self.reads_all or self.unknown_positions > 0  # which would have to go
