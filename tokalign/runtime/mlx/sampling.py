@@ -261,13 +261,14 @@ def logprobs_of(
     mask: bool[rows, vocabulary], which ids a grammar allows. It has the last word.
     Choices are made on these, as in mlx-lm: rounding may make two of them equal.
     """
-    if processors:
-        logits = processed(logits, processors, ids)
+    made = processed(logits, processors, ids) if processors else logits
     if mask is not None:
-        # Processors may rule out all that is allowed.
-        finite = mx.maximum(logits, mx.finfo(logits.dtype).min)
-        logits = mx.where(mx.array(mask), finite, -mx.inf)
-    return logits - mx.logsumexp(logits, axis=-1, keepdims=True)
+        allowed = mx.array(mask)
+        made = mx.where(allowed, made, -mx.inf)
+        if processors:  # which may rule out all that is allowed
+            none_is_left = mx.max(made, axis=-1, keepdims=True) == -mx.inf
+            made = mx.where(none_is_left & allowed, logits, made)
+    return made - mx.logsumexp(made, axis=-1, keepdims=True)
 
 
 def expected(sampler: Sampling | None, logits: Array, positions: Sequence[int]) -> Array:
