@@ -148,9 +148,10 @@ class Call:
             except KeyboardInterrupt:  # a cache in the middle would be of no use
                 self._settle(context.ids[:held])
                 raise
-            if self._store is not None:
-                self._store.add(context.emitted)
-            self._decoder.remember()
+            finally:
+                if self._store is not None:
+                    self._store.add(context.emitted)
+                self._decoder.remember()
 
     def _embed(self, ids: Sequence[TargetId], embeddings: Array) -> list[TargetId]:
         if not does_model_support_input_embeddings(self._decoder.target.model):
