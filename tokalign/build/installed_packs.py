@@ -226,7 +226,8 @@ def _compile_here(pack: Path, path: Path) -> None:
 
     try:
         build_tables(Corpus([]), {path: recipe}, printed, remedy=_REMEDY)
-        path.with_name(f"{path.name}.previous").unlink(missing_ok=True)  # of an older pack
+        with suppress(OSError):  # the dictionary is there
+            path.with_name(f"{path.name}.previous").unlink()  # of an older pack
     except TokalignError as error:
         print(error)
         sys.exit(1)
