@@ -126,6 +126,7 @@ def test_one_that_reads_the_last_hidden_state(
     ("key", "ids", "taps"),
     [
         ("eagle_config", [1, 4], [1, 4]),
+        ("eagle_config", [4, 1, 2], [1, 2, 4]),
         ("eagle_config", [2, 4], [1, 3]),
         ("eagle_config", [8, 10, 12], [7, 9, 11]),
         (None, [1, 4], [0, 3]),
