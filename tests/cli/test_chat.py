@@ -523,6 +523,24 @@ def test_a_conversation_goes_on_after_full_memory(
     assert len(json.loads((tmp_path / "a.json").read_text("utf-8"))) == 2
 
 
+def test_an_edit_that_got_no_answer_is_one_still(
+    target: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    reads, read = iter(range(100)), ModelSession.read
+
+    def limited(session: ModelSession[Any], array: Any) -> list[int]:
+        if next(reads) == 13:
+            raise RuntimeError("[metal::malloc] Attempting to allocate 9 bytes which is ...")
+        return read(session, array)
+
+    monkeypatch.setattr(ModelSession, "read", limited)
+    said = ["Kto?", "/edit", "A to?", "A to?", f"/save {tmp_path / 'a.json'}"]
+    result = talk(target, *said, options=["--json", *PLAIN])
+    assert result.err.count("not enough memory") == 1
+    saved = json.loads((tmp_path / "a.json").read_text("utf-8"))
+    assert [one["content"] for one in saved if one["role"] == "user"] == ["A to?"]
+
+
 def test_ctrl_c_while_a_long_prompt_is_read_keeps_what_was_read_before(
     target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

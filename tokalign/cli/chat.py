@@ -115,7 +115,7 @@ class ChatSession:
                 if not sys.stdin.isatty():
                     raise
                 note(interrupted)
-                self._edits = False
+                self._edits = self._edits and bool(self._begun)  # of an answer, not of an entry
 
     def _answers(self, text: str) -> bool:
         """Take an entry, or say what is wrong with it. Returns: False for /exit."""
@@ -214,6 +214,7 @@ class ChatSession:
         finally:
             if len(self._dialogue.turns) < len(before):
                 self._dialogue.turns[:], self._begun = before, text or ""
+                self._edits = text is not None
 
     def _change_model(self, name: str) -> None:
         """Go on with another model, or with the one in use if the other cannot be loaded."""
