@@ -494,6 +494,14 @@ def test_arguments_that_are_no_object_or_that_no_prompt_holds_are_one_argument(
     assert read[1]["tool_calls"][0]["function"]["arguments"] == expected
 
 
+def test_empty_thoughts_are_none() -> None:
+    for thoughts, read in ((["", ""], None), (["", "x"], "x"), (["x", "", "y"], "x\n\ny")):
+        parts = [{"type": "thinking", "thinking": thought} for thought in thoughts]
+        answer = {"role": "assistant", "content": [*parts, {"type": "text", "text": "a"}]}
+        ((_, turn),) = of_messages("", [answer])
+        assert turn.get("reasoning_content") == read
+
+
 @pytest.mark.parametrize("api", ["responses", "messages"])
 def test_each_part_that_says_nothing_is_looked_at_a_few_times(api: str) -> None:
     """A body of 8 MB has 300,000 of them."""

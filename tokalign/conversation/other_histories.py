@@ -83,8 +83,8 @@ def _of_message(path: str, message: Message) -> Iterator[Named]:
                 has_begun = has_begun or bool(part)
                 if is_apart and turn["role"] == "assistant":
                     turn["content"][index - 1] = "\n\n"
-    if thoughts:
-        turn["reasoning_content"] = "\n\n".join(thoughts)
+    if any(thoughts):
+        turn["reasoning_content"] = "\n\n".join(filter(None, thoughts))
     if any(turn["content"]) or turn.keys() - {"role", "content"}:
         yield path, turn
 
