@@ -131,7 +131,7 @@ def test_the_bundled_text_takes_no_place_of_a_larger_one(
     place = ("--output", tmp_path / "out")
     counted = Path(polish(target, corpus, *place).json["files"][0])
     before = counted.read_bytes()
-    stays = f"{counted} stays, as it counts another text than the bundled one; give FILEs"
+    stays = f"{counted} stays, as it counts other text than the bundled; give FILEs"
     both = run("build", "--draft", draft, "--target", target, *place, "--json")
     assert [Path(name).name for name in both.json["files"]] == ["small-draft.alignment.tok"]
     assert stays in both.err

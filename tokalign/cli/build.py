@@ -148,7 +148,7 @@ def command(
         trust_remote_code=trust_remote_code,
     )
     if counts_text and not files and (table := plan.table_of_more()) is not None:
-        stays = f"{table} stays, as it counts another text than the bundled one; give FILEs to count those"
+        stays = f"{table} stays, as it counts other text than the bundled; give FILEs to count them"
         if draft is None:
             raise UsageError(stays)
         note(stays)
