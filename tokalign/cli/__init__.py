@@ -16,15 +16,8 @@ import click
 from tokalign import __version__
 from tokalign.child_processes import safe_path
 from tokalign.cli.config import defaults, read_config
-from tokalign.cli.output import (
-    deliberate,
-    finish,
-    message_line,
-    open_closed_streams,
-    to_stderr,
-    unwritten,
-    visible,
-)
+from tokalign.cli.failures import explained, unwritten
+from tokalign.cli.output import finish, message_line, open_closed_streams, to_stderr, visible
 from tokalign.errors import MissingAssetError, TokalignError, UsageError
 from tokalign.installation import install_line
 
@@ -162,7 +155,7 @@ def _run(stdout: TextIO) -> int:
         to_stderr("tokalign: interrupted")
         return 130
     except (TokalignError, OSError, MemoryError, RuntimeError) as error:
-        return _complain(deliberate(error))
+        return _complain(explained(error))
     except SystemExit as ended:
         if sys.stdout is not stdout:  # what click does when the reader of its help is gone
             return _complain(unwritten(BrokenPipeError()))

@@ -14,10 +14,10 @@ from tokalign.cli.answering import ChatModel
 from tokalign.cli.command import MAX_TOKENS, Command, Option, Words, rare
 from tokalign.cli.dialogue import HELP, AnswerSettings, ChatCommand, Dialogue, read_entry
 from tokalign.cli.entries import Entries, open_entries
+from tokalign.cli.failures import explained
 from tokalign.cli.generation import PromptOptions, as_text, closing_line, legend, load
 from tokalign.cli.options import COLOR, GENERATION
 from tokalign.cli.output import (
-    deliberate,
     flags,
     note,
     read_text_file,
@@ -135,7 +135,7 @@ class ChatSession:
         except StdoutError:
             raise
         except (TokalignError, OSError, MemoryError, RuntimeError) as error:
-            to_stderr(visible(f"tokalign: {deliberate(error)}"))
+            to_stderr(visible(f"tokalign: {explained(error)}"))
         return True
 
     # -- commands ----------------------------------------------------------------------------------

@@ -17,15 +17,9 @@ from shutil import get_terminal_size
 from textwrap import fill
 from typing import Any, TextIO
 
-from tokalign.errors import (
-    CorpusError,
-    OutputError,
-    StdoutError,
-    TokalignError,
-    UsageError,
-    is_out_of_memory,
-)
-from tokalign.storage import DISK_ERRORS, as_path
+from tokalign.cli.failures import unwritten
+from tokalign.errors import CorpusError, UsageError
+from tokalign.storage import as_path
 
 
 @dataclass(slots=True)
@@ -122,50 +116,6 @@ def text_or_file(typed: str, what: str) -> str:
         return typed[1:]
     remedy = f"give a text file, or write @{typed} for a text that begins with an @"
     return read_text_file(as_path(typed[1:]), f"{what} {typed[1:]}", remedy)
-
-
-def unwritten(error: OSError) -> StdoutError:
-    """Why stdout takes no more."""
-    if isinstance(error, BrokenPipeError):
-        return StdoutError("stdout was closed by its reader before everything was written")
-    return StdoutError(
-        f"stdout cannot be written ({error.strerror or error}); "
-        "give it a file on a disk with room, or leave it open"
-    )
-
-
-def deliberate(error: Exception) -> TokalignError:
-    """What went wrong and what to do, if the system or the memory is why. Raises: any other error,
-    which is our own mistake."""
-    if isinstance(error, TokalignError):
-        return error
-    if isinstance(error, OSError):
-        return _of_the_system(error)
-    if "home directory" in str(error):  # as pathlib and platformdirs say it
-        return UsageError("you have no home folder; set HOME to one that you may write to")
-    if is_out_of_memory(error):
-        return TokalignError(
-            "there is not enough memory; close other programs, or give a smaller model, less text "
-            "or context (--max-kv-size), or in build a lower --memory"
-        )
-    raise error
-
-
-def _of_the_system(error: OSError) -> TokalignError:
-    """What the system refuses where no command expected it, with the path if there is one."""
-    reason = error.strerror or str(error)
-    if error.filename is None:  # what is open has no name: stdout, where click writes, and others
-        if error.errno in (errno.EBADF, errno.EPIPE):
-            return unwritten(error)
-        no_place = "temporary directory" in reason  # as `tempfile` says of full disks, too
-        if error.errno == errno.ENOENT and not no_place:  # `os.getcwd` names no path
-            return UsageError("the current folder is gone; go to one that exists")
-        remedy = "; make room on its disk, or set TMPDIR to a folder on another"
-        what = f"stdout or a temporary file cannot be written ({reason}){remedy}"
-        return OutputError(what if no_place or error.errno in DISK_ERRORS else reason)
-    if error.errno in DISK_ERRORS:
-        return OutputError(f"{error.filename}: {reason}; see to that disk, or give another path")
-    return UsageError(f"{error.filename}: {reason}; give a path that you may use")
 
 
 def open_closed_streams() -> None:
