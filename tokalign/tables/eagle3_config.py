@@ -58,8 +58,8 @@ class Eagle3Config(DrafterShape):
         own = dict(config.get("eagle_config") or {})
         config["norm_before_fc"] = own.pop("norm_before_fc", None) or config.get("norm_before_fc")
         layers, inputs = config.get("target_layer_ids"), config.get(INPUTS)
-        if named := own.pop(INPUTS, None):  # also out of a set, so in any order
-            layers, inputs = sorted(named), sorted(named) if min(named) > 1 else inputs
+        if named := sorted(own.pop(INPUTS, None) or []):  # also out of a set, so in any order
+            layers, inputs = named, named if named[0] > 1 else inputs
         odd = [f"{key}: {of}" for key, of in own.items() if of not in (None, _USUAL.get(key))]
         if config.get("fc_norm") and config.get("norm_before_fc"):
             odd.append("fc_norm beside norm_before_fc")
