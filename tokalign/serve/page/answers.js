@@ -69,7 +69,7 @@ async function answer(chat, parent, cut) {
   } catch (error) {
     message.ended = run.stop.signal.aborted || (isLeft && run.began) ? "stopped" : "cut";
     if (message.ended === "cut" && !isLeft) chat.trouble = { parent, text: error instanceof TypeError ? "The server cannot be reached." : error.message };
-    if (chat.trouble) ask("v1/models").then(reply => reply.ok && meet(reply)).catch(() => {}); // it may be another server by now
+    if (chat.trouble) ask("v1/models").then(reply => reply.ok && showModels(reply)).catch(() => {}); // it may be another server by now
   }
   if (old !== undefined && message.content === old) message.ended = "same";
   running.delete(chat.id);

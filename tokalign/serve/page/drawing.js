@@ -58,7 +58,7 @@ function button() {
   $("go").setAttribute("aria-label", busy ? "Stop" : "Send");
   $("go").disabled = !busy && !$("text").value.trim();
 }
-async function meet(reply) { // the models that are served
+async function showModels(reply) { // those of a reply of /v1/models
   models = (await reply.json()).data;
   named();
   if (!path(current).length) refresh(current, false);

@@ -180,4 +180,4 @@ window.addEventListener("storage", ({ key }) => { // another tab has written
 for (const key of Object.keys(localStorage)) if (key.startsWith(CHAT)) load(key.slice(CHAT.length));
 look(stored(VIEW, true));
 show(location.hash.slice(1));
-answered(() => ask("v1/models")).then(meet).catch(error => say(error.message));
+answered(() => ask("v1/models")).then(showModels).catch(error => say(error.message));
