@@ -41,7 +41,7 @@ from lab.benchmarks.real_prompts import EVERY_KIND, KINDS, Asked, prompts
 from lab.fingerprint import model_fingerprint
 from tokalign.api.assemble import assemble, keep_loaded, load_models
 from tokalign.cli.output import progress
-from tokalign.evaluate.calibrate import measure_briefly
+from tokalign.evaluate.calibrate import measure_curve
 from tokalign.runtime.cost import find_curve, store_curve
 from tokalign.runtime.decoder import Decoder, LanguageModel
 from tokalign.runtime.draft.lookup import LogitStore
@@ -299,7 +299,7 @@ def main(
         )
         for one in (theirs, *others):
             if find_curve(machine_of(ours.model, one.model)) is None:
-                store_curve(measure_briefly(ours.model, one.model))
+                store_curve(measure_curve(ours.model, one.model))
         keep_loaded()
         named = {path.name: one for path, one in zip(also, others, strict=True)}
         runner = Runner(ours, theirs, temp, tokens, results, named)
