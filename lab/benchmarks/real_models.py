@@ -11,8 +11,8 @@ Every output is compared with the plain one, id by id.
 
 Every generation is a line of FILE, so a killed run goes on where it was, with new estimates of the
 costs; stores that are kept from prompt to prompt are read from files beside it. Every beginning of
-the prompts has all kinds. Where no cost curve of this machine is stored, one is measured first
-for some seconds, as `tokalign chat` does. On Linux, preload a BLAS (`demo/README.md` says how).
+the prompts has all kinds. Where no cost curve of this machine is stored, one is measured first for
+half a minute, as `tokalign calibrate` does. On Linux, preload a BLAS (`demo/README.md` says how).
 
 Columns: tokens per pass of the target and speed by the clock relative to plain decoding, both with
 95 % intervals (bootstrap over prompts); rows of the target and passes of the draft model per pass
