@@ -59,16 +59,29 @@ def test_a_cache_that_takes_no_curve_is_refused_before_anything_is_measured(
     assert "set TOKALIGN_CACHE to a folder" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("times", "why"),
+    [
+        ({1: [3.0] * 3, 2: [9.0] * 3, 3: [2.0] * 3}, "the machine was busy (2 rows took 4.5"),
+        (
+            {1: [3.0], 2: [3.0], 4: [3.0]},
+            "there was too little time to repeat passes over 3",
+        ),
+    ],
+)
 def test_a_disturbed_measurement_is_no_verdict_and_nothing_is_written(
-    models: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    models: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    times: dict[int, list[float]],
+    why: str,
 ) -> None:
-    """More rows take less time by this clock."""
+    """More rows take less time by this clock, or none is timed twice."""
     monkeypatch.setenv("TOKALIGN_CACHE", str(tmp_path / "cache"))
-    times = {1: [3.0] * 3, 2: [9.0] * 3, 3: [2.0] * 3}
     monkeypatch.setattr("tokalign.evaluate.calibrate.time_passes", lambda *_: times)
     for words in (("--html", tmp_path / "page.html"), ("--json",), ()):
         ended = calibrate(models, "--refresh", *words)
-        ended.is_refused(1, "not be measured: the machine was busy (2 rows took 4.5", "--budget")
+        ended.is_refused(1, f"not be measured: {why}", "--budget")
         assert ended.out == ""
     assert [*tmp_path.rglob("*.json"), *tmp_path.rglob("*.html")] == []
 

@@ -122,7 +122,7 @@ def _why_unsound(times: Mapping[Pass, list[float]]) -> str | None:
     """Why a curve of these times says nothing, by their quartiles; None if it does."""
     timings = {what: Timing.of(times[what]) for what in times if isinstance(what, int)}
     if len(times[1]) < 2 or len(timings) < _FEWEST_COUNTS:
-        return f"there was too little time to measure passes over {_FEWEST_COUNTS} counts of rows"
+        return f"there was too little time to repeat passes over {_FEWEST_COUNTS} counts of rows"
     for fewer, more in pairwise(sorted(timings)):
         slow, fast = timings[fewer], timings[more]
         seldom = min(len(times[fewer]), len(times[more])) < _ENOUGH
