@@ -45,10 +45,10 @@ def command(
     dtype: str | None,
     html: Path | None,
 ) -> None:
-    """Measure verification by rows, drafting and host work; decode finds the result by itself.
+    """Measure how long passes take, by how many tokens they check; later commands use the result.
 
-    With a draft model its passes are timed, with a trained drafter its beam searches. A curve
-    is measured again if the chip, mlx, or the weights' shapes or formats have changed.
+    With a draft model its passes are timed, with a trained drafter its beam searches. All is
+    measured again if the chip, mlx, or the weights' shapes or formats have changed.
     """
     from tokalign.api.assemble import load_decoder
     from tokalign.runtime.cost import find_curve, require_place, store_curve

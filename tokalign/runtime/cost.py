@@ -166,8 +166,8 @@ def read_curve(name: str) -> CostCurve:
     except (OSError, ValueError) as error:
         reason = "no such file" if isinstance(error, FileNotFoundError) else str(error)
         raise UsageError(
-            f"{name} is not a cost curve ({reason}); give a file that `tokalign calibrate "
-            f"--output` wrote, or one of: {', '.join(shipped_names())}"
+            f"{name} is not a cost curve ({reason}); give a file that `tokalign calibrate` wrote, "
+            f"or one of: {', '.join(shipped_names())}"
         ) from error
     return CostCurve.from_json(saved, name=name)
 
