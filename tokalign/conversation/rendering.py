@@ -23,9 +23,10 @@ def rendered(
 
     Many templates want the speakers to alternate, after one system message or none. If one refuses
     the messages as they are, or leaves one out, neighbours of one role are merged, then a user
-    begins, then blank messages part those that only calls do, and last, the user says what the
-    system does. Calls are in the form that the template writes whole. If it takes none of all this,
-    tools get empty descriptions and parameters, which those of gpt-oss and Seed-OSS need.
+    begins, then a blank message separates two of one speaker with only calls between, and last,
+    system messages become the user's. Calls are in the form that the template writes whole. If it
+    takes none of all this, tools get empty descriptions and parameters, which those of gpt-oss and
+    Seed-OSS need.
     Raises: UsageError with the template's own complaint, and for a message that it leaves out.
     """
     try:
