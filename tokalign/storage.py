@@ -13,14 +13,14 @@ import json
 import os
 import platform
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from io import UnsupportedOperation
 from os import PathLike
 from pathlib import Path
 from tempfile import TemporaryFile
 from threading import get_ident
-from time import time
+from time import sleep, time
 from typing import Any, BinaryIO
 
 from platformdirs import user_cache_path
@@ -255,11 +255,18 @@ def writing_to(path: Path, remedy: str = _REMEDY) -> Iterator[None]:
         raise unwritable(path, error, remedy) from error
 
 
+Told = Callable[[str], object] | None
+
+_WAIT = "wait until it has ended"
+_POLL = 0.2  # seconds between two looks at a lock; a wait inside `flock` would hear no signal
+
+
 @contextmanager
-def locked(path: Path, doing: str, remedy: str = "wait until it has ended") -> Iterator[None]:
+def locked(path: Path, doing: str, remedy: str = _WAIT, waits: Told = None) -> Iterator[None]:
     """Hold the lock of a file, which is made, with its folders, and says who holds it.
 
     doing: what the holder does, and remedy: what a second process can do, for the error.
+    waits: is told who holds it, and it is waited for; without it, that is an error.
     On a full disk the holder stays without a name. Raises: UsageError if another process holds it;
     as `write_file`, also on a file system without locks.
     """
@@ -269,10 +276,13 @@ def locked(path: Path, doing: str, remedy: str = "wait until it has ended") -> I
         file = os.open(path, flags, 0o666)
     try:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.pread(file, 1 << 10, 0).decode(errors="replace") or "another process"
-            raise UsageError(f"{holder} is {doing}; {remedy}") from None
+            if _is_held(file):
+                holder = os.pread(file, 1 << 10, 0).decode(errors="replace") or "another process"
+                if waits is None:
+                    raise UsageError(f"{holder} is {doing}; {remedy}")
+                waits(f"{holder} is {doing}, which is waited for")
+                while _is_held(file):
+                    sleep(_POLL)
         except OSError as error:
             has_locks = "choose a folder on a file system that has locks"
             raise unwritable(path, error, has_locks) from error
@@ -284,11 +294,21 @@ def locked(path: Path, doing: str, remedy: str = "wait until it has ended") -> I
         os.close(file)
 
 
+def _is_held(file: int) -> bool:
+    """Whether another process holds the lock of an open file; else this one does from now on."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    return False
+
+
 @contextmanager
-def making(path: Path, doing: str) -> Iterator[None]:
-    """Hold a lock beside a file that the body makes; none is left. Raises: as `locked`."""
+def making(path: Path, doing: str, waits: Told = None) -> Iterator[None]:
+    """Hold a lock beside a file that the body makes; none is left. waits, errors: see `locked`.
+    After a wait the file may be there."""
     lock = path.with_name(f".{path.name}.lock")
-    with parents_of(lock), locked(lock, f"{doing} {path}"):
+    with parents_of(lock), locked(lock, f"{doing} {path}", _WAIT, waits):
         try:
             yield
         finally:

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import os
+import pickle
+import signal
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from subprocess import PIPE, Popen
+from threading import Thread
 from typing import Any
 
 import numpy as np
 import pytest
 from polish import SENTENCES
-from processes import wait_for
+from processes import HUNG, wait_for
 from small_families import write_family
 from small_tokenizers import trained_tokenizer
 from written_tables import write_bundle
 
 from tokalign.api.choosing import choose_drafting
+from tokalign.build import installed_packs
 from tokalign.build.compile_pack import _encode, compile_pack, positions_of
 from tokalign.build.corpus import Corpus
 from tokalign.build.counting import word_shards
@@ -28,10 +34,11 @@ from tokalign.build.pack import build_pack
 from tokalign.errors import BundleError, MissingAssetError, TokalignError
 from tokalign.runtime.drafting import make_drafter
 from tokalign.runtime.options import DraftingOptions
-from tokalign.storage import TABLES, sample_text, shipped
+from tokalign.storage import TABLES, making, sample_text, shipped
 from tokalign.tables.backoff import BackoffTable
 from tokalign.tables.bundle import Bundle, decode_bundle, encode_bundle, read_header
 from tokalign.tables.dictionary import Dictionaries
+from tokalign.tables.finding import compiled_folder
 from tokalign.tables.opening import verify_table
 from tokalign.tables.pack import COUNTS, Pack, WordNgrams
 from tokalign.tokenizer.self_check import read_tokenizer
@@ -187,6 +194,48 @@ def test_a_pack_is_compiled_once_for_a_tokenizer(
     assert sum("now, once" in line for line in told) == 1
     assert read_header(made).corpus == newer.corpus
     assert not [*tables.rglob("*.previous")]
+
+
+def test_a_pack_that_another_process_compiles_is_waited_for(
+    tokenizer: Tokenizer[Any], packed: Bundle, tables: Path
+) -> None:
+    """A server that is started at the same time would go without it for its whole life."""
+    told: list[str] = []
+    packs = InstalledPacks(tokenizer, lambda: None, note=told.append)
+    second = Thread(target=packs.compile, args=(["yy"],))
+    made = compiled_folder(tokenizer.fingerprint) / "yy.dictionary.tok"
+    with making(made, "compiling"):
+        second.start()
+        wait_for(lambda: len(told) > 1 or not second.is_alive())
+        first = replace(
+            packed,
+            kind="dictionary",
+            fingerprints={"target": tokenizer.fingerprint},
+            parameters={"language": "yy"},
+            sections={},
+        )
+        write_bundle(made, first)
+    second.join()
+    begun, waits = told
+    assert "now, once" in begun
+    assert waits.endswith(f" is compiling {made}, which is waited for")
+    assert made.read_bytes() == encode_bundle(first)
+
+
+def test_who_waits_for_a_pack_ends_with_the_process_that_asked(
+    tokenizer: Tokenizer[Any], tables: Path
+) -> None:
+    made = compiled_folder(tokenizer.fingerprint) / "yy.dictionary.tok"
+    words = map(str, (tables / "yy.pack.tok", made))
+    command = [sys.executable, "-P", "-m", installed_packs.__name__, *words]
+    with making(made, "compiling"), Popen(command, stdin=PIPE, stdout=PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(pickle.dumps(tokenizer))
+        process.stdin.flush()
+        assert b"waited for" in process.stdout.readline()
+        process.stdin.close()
+        assert process.wait(HUNG) == 128 + signal.SIGTERM
 
 
 @pytest.mark.parametrize("background", [False, True])

@@ -18,7 +18,7 @@ import sys
 from _thread import interrupt_main
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import cache
+from functools import cache, partial
 from itertools import islice
 from math import log
 from pathlib import Path
@@ -26,13 +26,12 @@ from subprocess import PIPE, STDOUT, Popen
 from threading import Thread
 
 from tokalign.build.compile_pack import compile_pack
-from tokalign.build.corpus import Corpus, Progress, Stage
+from tokalign.build.corpus import Progress
 from tokalign.build.counting.word_shards import words_of
-from tokalign.build.pipeline import build_tables
 from tokalign.child_processes import end_once
 from tokalign.errors import TokalignError, in_one_line, shown_path
-from tokalign.storage import require_writable
-from tokalign.tables.bundle import Bundle, read_bundle
+from tokalign.storage import making, require_writable, write_file
+from tokalign.tables.bundle import encode_bundle, read_bundle
 from tokalign.tables.dictionary import CHAT, CODE, Dictionaries
 from tokalign.tables.finding import Note, compiled_folder, find_packs, no_note, packs_to_compile
 from tokalign.tables.pack import word_probabilities
@@ -203,7 +202,8 @@ def _user_language() -> str:
 
 
 def _compile_here(pack: Path, path: Path) -> None:
-    """Compile a pack for the tokenizer that is pickled on stdin, with the stages on stdout.
+    """Compile a pack for the tokenizer that is pickled on stdin, with the stages on stdout, unless
+    another process is compiling it, which is waited for.
 
     It ends when stdin does: the one who waits for it was interrupted, or is gone.
     """
@@ -221,13 +221,12 @@ def _compile_here(pack: Path, path: Path) -> None:
         print(label, flush=True)
         yield lambda _: None
 
-    def recipe(_: Corpus, stage: Stage) -> Bundle:
-        return compile_pack(target, read_bundle(pack), stage=stage)
-
     try:
-        build_tables(Corpus([]), {path: recipe}, printed, remedy=_REMEDY)
-        with suppress(OSError):  # the dictionary is there
-            path.with_name(f"{path.name}.previous").unlink()  # of an older pack
+        with making(path, "compiling", waits=partial(print, flush=True)):
+            bundle = read_bundle(pack)
+            if packs_to_compile(target.fingerprint, {bundle.language: pack}):
+                compiled = encode_bundle(compile_pack(target, bundle, stage=printed))
+                write_file(path, compiled, parents=True, remedy=_REMEDY)
     except TokalignError as error:
         print(error)
         sys.exit(1)
