@@ -90,7 +90,9 @@ CODE = (
 )
 
 
-@pytest.mark.parametrize("family", ["SmolLM2", "Kimi K2", "GPT-4o as converted", "DeepSeek V3"])
+@pytest.mark.parametrize(
+    "family", ["SmolLM2", "Kimi K2", "GPT-4o as converted", "DeepSeek V3", "WordPiece"]
+)
 def test_a_text_is_encoded_as_its_words_are(family: str, tmp_path: Path) -> None:
     tokenizer = read_tokenizer(write_family(tmp_path, family))
     for text in CODE:
@@ -98,6 +100,14 @@ def test_a_text_is_encoded_as_its_words_are(family: str, tmp_path: Path) -> None
         assert "".join(words) == f"\n{text}"
         encoded = _encode(tokenizer, words, lambda _: None)
         assert encoded.ids.tolist() == tokenizer.encode(text)
+
+
+@pytest.mark.parametrize("family", ["Unigram", "WordPiece"])
+def test_what_a_line_end_is_encoded_with_is_left_out(family: str, tmp_path: Path) -> None:
+    """Also where a line end is no token, or where nothing is known of the bytes of tokens."""
+    tokenizer, words = read_tokenizer(write_family(tmp_path, family)), ["\n", ";\n"]
+    alone = [token for ids in tokenizer.encode_parts(words) for token in ids]
+    assert _encode(tokenizer, words, lambda _: None).ids.tolist() == alone
 
 
 def test_a_pack_of_everything_gives_the_native_dictionary(

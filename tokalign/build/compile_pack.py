@@ -28,6 +28,7 @@ from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, backoff_
 from tokalign.tables.bundle import Bundle
 from tokalign.tables.dictionary import MAX_CONTEXT
 from tokalign.tables.pack import COUNTS, Numbers, Pack, begins_text
+from tokalign.tokenizer.spec import Level
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -93,14 +94,16 @@ def _count(
 def _encode(target: Tokenizer[TargetId], words: Sequence[str], advance: Progress) -> _Encoded:
     """Every word as it is encoded after other text, or at the beginning of one."""
     space, tokens = IdSpace(len(target.vocabulary)), target.vocabulary.tokens
+    has_bytes = target.level is not Level.IDS_ONLY  # else nothing tells which ids are the word's
+    following = [_next(word) * has_bytes for word in words]
     texts = [
-        target.prepared(word[1:]) if begins_text(word) else word + _next(word) for word in words
+        target.prepared(word[1:]) if begins_text(word) else word + after
+        for word, after in zip(words, following, strict=True)
     ]
-    parts = list[IdArray]()
+    parts, to_remove = list[IdArray](), iter(following)
     for some in batches(texts, _AT_ONCE):
-        encoded = target.encode_parts(some)
-        for word, ids in zip(words[len(parts) :], encoded, strict=False):
-            kept = _before(word, ids, tokens, space.gap) if word[-1].isspace() else ids
+        for ids, after in zip(target.encode_parts(some), to_remove, strict=False):
+            kept = _without(after, ids, tokens, space.gap)
             parts.append(np.array(kept, dtype=space.dtype))
         advance(len(some))
     counted = np.array(list(map(len, parts)))
@@ -108,20 +111,21 @@ def _encode(target: Tokenizer[TargetId], words: Sequence[str], advance: Progress
 
 
 def _next(word: str) -> str:
-    """What comes after a word that ends in white space, on which its encoding depends."""
-    return "a" if word[-1] == "\n" else f"{word[-1]}a" if word[-1].isspace() else ""
+    """What comes after a word that ends in white space, on which its encoding depends; nothing
+    after one that begins a text."""
+    if begins_text(word) or not word[-1].isspace():
+        return ""
+    return "a" if word[-1] == "\n" else f"{word[-1]}a"
 
 
-def _before(word: str, ids: Sequence[int], tokens: Sequence[bytes], gap: int) -> list[int]:
-    """The ids of such a word, of those that were encoded with what comes next. A token that also
-    holds the next space, as Gemma's indentation does, is followed by a gap."""
-    size, kept = len(word.encode()), list[int]()
-    for token in ids:
-        if size <= 0:
-            break
-        kept.append(token)
-        size -= len(tokens[token])
-    return [*kept, gap] if size < 0 else kept
+def _without(after: str, ids: Sequence[int], tokens: Sequence[bytes], gap: int) -> Sequence[int]:
+    """The ids of such a word, of those that were encoded with what comes `after` it. A token that
+    also holds the next space, as Gemma's indentation does, is followed by a gap."""
+    size, end = len(after.encode()), len(ids)
+    while end and 0 < len(tokens[ids[end - 1]]) <= size:
+        end -= 1
+        size -= len(tokens[ids[end]])
+    return [*ids[:end], gap] if size else ids[:end]
 
 
 def positions_of(pack: Pack) -> list[Numbers]:
