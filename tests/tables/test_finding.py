@@ -116,13 +116,18 @@ def test_a_pack_is_compiled_again_once_a_newer_one_counts_another_text(places: l
     """A later tokalign brings other packs. An older one beside it does not bring its own back."""
     compiled = table(compiled_folder(ONE) / "pl.dictionary.tok", files=("a.txt",), target=ONE)
     pack = table(places[-1] / "pl.pack.tok", files=("a.txt",))
-    for counted, age, is_stale in (("a.txt", 0, False), ("b.txt", 0, True), ("b.txt", 2, False)):
+    later = 1 << 33
+    for counted, made, is_stale in (
+        ("a.txt", 1, False),
+        ("b.txt", 1, True),
+        ("b.txt", later, False),
+    ):
         table(pack, files=(counted,))
-        os.utime(pack, (9 - age, 9 - age))
-        os.utime(compiled, (8, 8))
+        os.utime(pack, (0, 0))  # as images and archives keep it
+        os.utime(compiled, (made, made))
         assert packs_to_compile(ONE, {"pl": pack}) == ({"pl": pack} if is_stale else {})
     built = table(places[1] / "bielik" / "pl.dictionary.tok", files=("a.txt",), target=ONE)
-    os.utime(pack, (9, 9))
+    os.utime(compiled, (1, 1))
     assert packs_to_compile(ONE, {"pl": pack}) == {}
     built.unlink()
     assert packs_to_compile(ONE, {"pl": pack}) == {"pl": pack}

@@ -110,7 +110,8 @@ def packs_to_compile(
         pack = left.get(header.language)
         is_known = not header.is_of_sample and learned not in path.parents
         if pack is not None and path.parent.name == compiled:
-            is_newer = pack.stat().st_mtime > path.stat().st_mtime
+            # When the pack came to this machine, whatever time its archive or image has kept.
+            is_newer = pack.stat().st_ctime > path.stat().st_mtime
             is_known = not is_newer or read_header(pack).corpus == header.corpus
         if is_known:
             left.pop(header.language, None)
