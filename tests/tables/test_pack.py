@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import lzma
+import tracemalloc
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -61,9 +64,10 @@ def test_the_shares_of_words_are_those_of_their_counts() -> None:
 
 
 def test_more_ngrams_than_a_reader_holds_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(format, "MAX_NGRAMS", 3)
+    """They are counted in all orders together, as a builder counts them."""
+    monkeypatch.setattr(format, "MAX_NGRAMS", 7)
     Pack.from_bundle(bundle())
-    monkeypatch.setattr(format, "MAX_NGRAMS", 2)
+    monkeypatch.setattr(format, "MAX_NGRAMS", 6)
     with pytest.raises(BundleError, match="more n-grams than there can be"):
         Pack.from_bundle(bundle())
 
@@ -73,8 +77,21 @@ def test_a_word_is_no_longer_than_what_a_builder_writes(monkeypatch: pytest.Monk
     monkeypatch.setattr(format, "LONGEST_WORD", 4)
     Pack.from_bundle(bundle())
     monkeypatch.setattr(format, "LONGEST_WORD", 3)
-    with pytest.raises(BundleError, match="4 words of 1 to 4 characters, not 4 of 1 to 3"):
+    with pytest.raises(BundleError, match="words of 1 to 4 characters, not of 1 to 3"):
         word_probabilities(bundle(), 2)
+
+
+def test_words_are_counted_before_they_take_memory() -> None:
+    """A pack of a few kilobytes can unpack to a quarter of a billion empty words."""
+    text = lzma.compress(bytes(1 << 22))
+    forged = replace(bundle(), sections={**sections(), "words.text": text})
+    tracemalloc.start()
+    try:
+        with pytest.raises(BundleError, match="does not have 4 words"):
+            word_probabilities(forged)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 25
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("changes", [{"words": 3}, {"words": 5}, {"max_order": 3}, {"words": 0}])

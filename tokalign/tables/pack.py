@@ -37,7 +37,7 @@ KIND = "pack"
 MAX_ORDER = 6
 
 MAX_WORDS, MAX_NGRAMS = 1 << 20, 1 << 24
-"""The most words and the most n-grams of one order: a reader has to hold them."""
+"""The most words, and the most n-grams of all orders: a reader has to hold them."""
 
 LONGEST_WORD = 64
 """Characters of a word; longer ones are addresses and the like. One takes 200 bytes to encode."""
@@ -112,7 +112,7 @@ class Pack:
             shorter = orders[-1]
             first, room = _siblings(shorter)
             counted = _get(bundle, f"{n}.children", len(shorter), size + 1)
-            if counted.sum() > MAX_NGRAMS or np.any(counted > room):
+            if sum(map(len, orders)) + counted.sum() > MAX_NGRAMS or np.any(counted > room):
                 raise bundle.wrong(f"section {n}.children has more n-grams than there can be")
             prefix = np.repeat(np.arange(len(shorter)), counted)
             gaps = _get(bundle, f"{n}.gaps", len(prefix), size)
@@ -143,15 +143,18 @@ def word_probabilities(bundle: Bundle, most: int = 1 << 16) -> dict[str, float]:
 
 def _read_words(bundle: Bundle) -> tuple[list[str], Numbers]:
     size = bundle.number("words", least=1, most=MAX_WORDS)
+    text = _unpacked(bundle, "words.text", _MAX_TEXT)
+    if text.count(b"\0") != size - 1:  # before each of them takes memory
+        raise bundle.wrong(f"section words.text does not have {size} words")
     try:
-        words = _unpacked(bundle, "words.text", _MAX_TEXT).decode().split(_END)
+        words = text.decode().split(_END)
     except UnicodeDecodeError as error:
         raise bundle.wrong("section words.text is not UTF-8") from error
     lengths = [*map(len, words)]
-    if len(words) != size or not 0 < min(lengths) <= max(lengths) <= LONGEST_WORD:
+    if not 0 < min(lengths) <= max(lengths) <= LONGEST_WORD:
         raise bundle.wrong(
-            f"section words.text has {len(words)} words of {min(lengths)} to {max(lengths)} "
-            f"characters, not {size} of 1 to {LONGEST_WORD}"
+            f"section words.text has words of {min(lengths)} to {max(lengths)} characters, not of "
+            f"1 to {LONGEST_WORD}"
         )
     return words, _get(bundle, "words.levels", size, len(COUNTS))
 
