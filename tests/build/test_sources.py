@@ -287,6 +287,18 @@ def test_a_file_of_the_web_has_the_name_that_a_reader_sees(monkeypatch: pytest.M
     assert (file.name, file.location) == ("ż/z ż.txt", f"{folder}/%C5%BC/z%20%C5%BC.txt")
 
 
+def test_a_server_that_is_down_is_no_missing_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """fsspec says so of both; the cause tells them apart."""
+
+    def size(_: Web, url: str) -> None:
+        raise FileNotFoundError(url) from ConnectionRefusedError(111, "Connection refused")
+
+    monkeypatch.setattr("fsspec.core.url_to_fs", lambda url, **options: (Web(**options), url))
+    monkeypatch.setattr(Web, "size", size)
+    with pytest.raises(CorpusError, match=r"cannot be read \(Connection refused\); check the"):
+        Corpus(find_sources(["https://example.org/down.txt"]))
+
+
 @pytest.mark.parametrize(
     ("url", "message"),
     [

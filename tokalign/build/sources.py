@@ -261,23 +261,24 @@ def _naming(location: str) -> Iterator[None]:
         yield
     except CorpusError:
         raise
-    except FileNotFoundError as error:
-        raise CorpusError("no such file; give an existing one", path=location) from error
-    except IsADirectoryError as error:
-        raise CorpusError("it is a folder; give the files in it", path=location) from error
-    except UnsupportedOperation as error:
-        raise CorpusError("it is a pipe or a device; save it to a file", path=location) from error
-    except ImportError as error:
-        remedy = f"install what is missing with: {install_line('PACKAGE')}"
-        raise CorpusError(f"{error}; {remedy}", path=location) from error
     except Exception as error:
-        reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
-        remedy = "check the address and the network, or fetch the file and give its path"
-        raise CorpusError(
-            f"it cannot be read ({next(iter(reason.splitlines()))}); "
-            + (remedy if _is_url(location) else "give a file that you may read"),
-            path=location,
-        ) from error
+        # fsspec says of a server that is down, too, that there is no file.
+        is_web = isinstance(error, FileNotFoundError) and location.startswith("http")
+        match (is_web and error.__cause__) or error:
+            case FileNotFoundError():
+                problem = "no such file; give an existing one"
+            case IsADirectoryError():
+                problem = "it is a folder; give the files in it"
+            case UnsupportedOperation():
+                problem = "it is a pipe or a device; save it to a file"
+            case ImportError():
+                problem = f"{error}; install what is missing with: {install_line('PACKAGE')}"
+            case why:
+                reason = getattr(why, "strerror", None) or f"{type(why).__name__}: {why}"
+                remedy = "check the address and the network, or fetch the file and give its path"
+                remedy = remedy if _is_url(location) else "give a file that you may read"
+                problem = f"it cannot be read ({next(iter(reason.splitlines()))}); {remedy}"
+        raise CorpusError(problem, path=location) from error
 
 
 def unpack(chunks: Iterator[bytes], packing: str) -> Iterator[bytes]:
