@@ -31,7 +31,7 @@ from tokalign.build.counting.word_shards import words_of
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, build_dictionary
 from tokalign.build.installed_packs import InstalledPacks, is_about_code, language_of_prompt
 from tokalign.build.pack import build_pack
-from tokalign.errors import BundleError, MissingAssetError, TokalignError
+from tokalign.errors import BundleError, MissingAssetError, TokalignError, UsageError
 from tokalign.runtime.drafting import make_drafter
 from tokalign.runtime.options import DraftingOptions
 from tokalign.storage import TABLES, making, sample_text, shipped
@@ -132,6 +132,16 @@ def test_less_of_it_fits_into_fewer_bytes(
     assert size // 2 < len(encode_bundle(less)) <= size * 2 // 3
     made = compile_pack(tokenizer, less, OPTIONS)
     assert made.statistics["ngrams_of_3"] > 0
+
+
+@pytest.mark.parametrize(("text", "most"), [("Ala ma kota", 100), ("あ" * 99, 10_000)])
+def test_a_corpus_of_which_no_word_is_kept_is_an_error(
+    text: str, most: int, tmp_path: Path
+) -> None:
+    """For want of bytes, or as a pack has no words as long as those of Japanese without signs."""
+    corpus, options = Corpus([written(tmp_path, text)]), replace(EVERYTHING, max_bytes=most)
+    with pytest.raises(UsageError, match="hold no pack of this corpus"):
+        build_pack(corpus, options, language="yy")
 
 
 def test_equal_corpora_give_equal_bytes(corpus: Corpus, packed: Bundle) -> None:

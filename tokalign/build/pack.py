@@ -69,7 +69,10 @@ def pack_bundle(
     worth, room = _worth(levels), 8.0 * max_bytes
     with stage(_TRIALS, "Choosing n-grams") as advance:
         for _ in range(_TRIALS):
-            pack = select(counted.words, levels, _most_valuable(levels, worth, room))
+            kept = _most_valuable(levels, worth, room)
+            if not any(map(np.any, kept[:1])):
+                break
+            pack = select(counted.words, levels, kept)
             bundle = Bundle(
                 kind=KIND,
                 fingerprints={},
@@ -95,7 +98,7 @@ def pack_bundle(
                     break
             room *= (1 + _FULL) / 2 * max_bytes / size
     if best is None:
-        raise UsageError(f"{max_bytes} bytes hold no pack of this corpus; give more")
+        raise UsageError(f"{max_bytes} bytes hold no pack of this corpus; give more, or more text")
     return best
 
 
@@ -103,7 +106,7 @@ def _worth(levels: Sequence[NgramLevel]) -> list[Floats]:
     """What each n-gram of each order saves for each bit that it takes."""
     probabilities, _ = smooth(levels)
     often = [np.maximum(level.counts - RARELY_SEEN, 0) for level in levels]
-    worth = [often[0] * np.float32(_BITS_INSIDE / _BITS[0])]
+    worth = [some * np.float32(_BITS_INSIDE / _BITS[0]) for some in often[:1]]
     for n, level in enumerate(levels[1:], start=1):
         surer = np.log2(probabilities[n] / probabilities[n - 1][level.suffix])
         worth.append(often[n] * surer / np.float32(_BITS[min(n, len(_BITS) - 1)]))
