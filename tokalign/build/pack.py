@@ -8,6 +8,7 @@ for their bytes are kept.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from tokalign.build.corpus import Corpus, Stage, silent
 from tokalign.build.counting.ngram_tree import Floats, NgramLevel, smooth
 from tokalign.build.counting.token_ngrams import Counted, Counting, count_corpus
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions
-from tokalign.build.dictionary.pruning import RARELY_SEEN, Mask
+from tokalign.build.dictionary.pruning import RARELY_SEEN, Mask, fill
 from tokalign.errors import UsageError
 from tokalign.tables.bundle import Bundle, encode_bundle
 from tokalign.tables.pack import KIND, MAX_NGRAMS, MAX_ORDER, Pack, WordNgrams, levels_of
@@ -69,7 +70,7 @@ def pack_bundle(
     worth, room = _worth(levels), 8.0 * max_bytes
     with stage(_TRIALS, "Choosing n-grams") as advance:
         for _ in range(_TRIALS):
-            kept = _most_valuable(levels, worth, room)
+            kept = fill(partial(_keep, levels, worth), _bits, room)
             if not any(map(np.any, kept[:1])):
                 break
             pack = select(counted.words, levels, kept)
@@ -111,22 +112,6 @@ def _worth(levels: Sequence[NgramLevel]) -> list[Floats]:
         surer = np.log2(probabilities[n] / probabilities[n - 1][level.suffix])
         worth.append(often[n] * surer / np.float32(_BITS[min(n, len(_BITS) - 1)]))
     return worth
-
-
-def _most_valuable(
-    levels: Sequence[NgramLevel], worth: Sequence[Floats], room: float
-) -> list[Mask]:
-    """Those that are worth most, with their prefixes and suffixes, in about `room` bits."""
-    low, high = 0.0, 1e9
-    if _bits(kept := _keep(levels, worth, low)) <= room:
-        return kept
-    while high > 1.003 * max(low, 1e-6):
-        middle = np.sqrt(max(low, 1e-6) * high)
-        if _bits(trial := _keep(levels, worth, middle)) <= room:
-            high, kept = middle, trial
-        else:
-            low = middle
-    return kept
 
 
 def _bits(kept: Sequence[Mask]) -> float:

@@ -16,9 +16,9 @@ proposes beside the first. One takes as many bytes as a context and has the same
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +49,7 @@ _ALTERNATIVE_WORTH = 0.1
 _PRECISION = 1e-3  # relative, of the price of an entry
 _UNFILLED = 1 / 500  # the share of the room that may stay empty
 
+Choice = TypeVar("Choice")
 Mask = NDArray[np.bool_]
 """Which contexts of one length are kept."""
 
@@ -90,18 +91,7 @@ class ContextCandidates:
 
     def best(self, entries: int) -> list[Entries]:
         """The best `entries` predictions at most, by rank and length, with their suffixes."""
-        low, high = 0.0, 1.0
-        best = self._worth_more_than(low)
-        if _total(best) > entries:
-            while _total(best := self._worth_more_than(high)) > entries:
-                low, high = high, 4 * high
-            while high - low > _PRECISION * high and _total(best) < (1 - _UNFILLED) * entries:
-                price = (low + high) / 2
-                trial = self._worth_more_than(price)
-                if _total(trial) <= entries:
-                    high, best = price, trial
-                else:
-                    low = price
+        best = fill(self._worth_more_than, _total, entries)
         return [
             _entries(length, rank, mask, own)
             for rank, (masks, known) in enumerate(zip(best, self.predictions, strict=True))
@@ -117,6 +107,27 @@ class ContextCandidates:
             for values in self.worth
         ]
         return [kept, *alternatives]
+
+
+def fill(choose: Callable[[float], Choice], size: Callable[[Choice], float], room: float) -> Choice:
+    """What is chosen at about the lowest price at which it fits into `room`.
+
+    choose: gives less at a higher price, and in the end nothing.
+    """
+    low, high = 0.0, 1.0
+    best = choose(low)
+    if size(best) <= room:
+        return best
+    while size(best := choose(high)) > room:
+        low, high = high, 4 * high
+    while high - low > _PRECISION * high and size(best) < (1 - _UNFILLED) * room:
+        price = (low + high) / 2
+        trial = choose(price)
+        if size(trial) <= room:
+            high, best = price, trial
+        else:
+            low = price
+    return best
 
 
 def find_candidates(levels: Sequence[NgramLevel], p_min: float) -> ContextCandidates:
