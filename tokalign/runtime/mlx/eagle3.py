@@ -2,7 +2,7 @@
 
 Its first layer attends to the embedding of an id beside what the target computed for the id before
 it. It has a head of its own, often over the most frequent ids alone, and may have an embedding.
-SafeAILab and SpecForge call the layer `midlayer`; `tables/eagle3_config.py` has the layouts.
+`tables/eagle3_config.py` has the layouts.
 Source: EAGLE-3 (Li et al., 2025); `mlx-vlm` 0.7.10, which `lab/tests/test_eagle3_parity.py`
 compares with, and `speculators` 0.9.0 (`lab/tests/test_speculators_parity.py`).
 """
@@ -100,14 +100,9 @@ def _in_window(mask: Any, rows: int, cache: Any, window: int) -> Array:
 
 def make_eagle3(config: Mapping[str, Any], weights: Weights, target: Any) -> Eagle3Drafter:
     """As `make_dflash`."""
-    named = {
-        key.replace("midlayer.", "layers.0."): value
-        for key, value in weights.items()
-        if "rotary_emb" not in key
-    }
     # Layers are as Llama's or, of late in speculators, as Qwen3's, which norm queries and keys.
-    has_norms = any(key.endswith("self_attn.q_norm.weight") for key in named)
+    has_norms = any(key.endswith("self_attn.q_norm.weight") for key in weights)
     attend, made = qwen3.Attention if has_norms else Attention, Eagle3Config.from_json(config)
     if has_norms and made.rope_traditional:
         refuse(["is_neox_style: false beside norms of queries"])
-    return Eagle3Drafter(made, target, attend).filled(named)
+    return Eagle3Drafter(made, target, attend).filled(weights)

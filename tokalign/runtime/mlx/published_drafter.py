@@ -26,6 +26,14 @@ from tokalign.tables.drafter_config import DrafterShape
 
 Weights = Mapping[str, Array]
 
+_OTHER_NAMES = {
+    r"^(model|logit_head|encoder)\.": "",  # what NeMo, SpecForge and Muse Glimmer wrap networks in
+    r"^output_norm_enc\.": "hidden_norm.",  # of Muse Glimmer
+    r"^midlayer\.": "layers.0.",  # of SafeAILab and SpecForge
+    r"^(t2d|verifier_.*|.*rotary_emb.*)$": "",
+}
+"""What others call weights, and what replaces it; nothing is left of the name of no parameter."""
+
 
 def read_weights(folder: Path) -> dict[str, Array]:
     """All weights of a folder, lazy. Raises: BundleError."""
@@ -101,19 +109,18 @@ class TapsDrafter(TrainedDrafter):
         self._ids = ids
 
     def filled(self, weights: Weights) -> Self:
-        """With the weights of a folder, whose names may begin with parts that NeMo and SpecForge
-        wrap the network in. Raises: ValueError; as `own`."""
-        weights = {re.sub(r"^(model|logit_head)\.", "", key): of for key, of in weights.items()}
-        parameters = {
-            key: weight
-            for key, weight in weights.items()
-            if key not in ("d2t", "t2d") and not key.startswith("verifier_")
-        }
+        """With the weights of a folder, by their published names. Raises: ValueError; as `own`."""
+        parameters = {_renamed(key): of for key, of in weights.items()}
+        parameters.pop("", None)
         size, drafts = self._ends.vocabulary_size, self.config.draft_vocab_size
-        ids = target_ids(weights.get("d2t"), drafts, size)
-        embedding = weights.get("embed_tokens.weight")
+        ids = target_ids(parameters.pop("d2t", None), drafts, size)
+        embedding = parameters.get("embed_tokens.weight")
         # Some programs read no folder without a copy. Without a head, it may be the head, too.
-        if "lm_head.weight" in weights and embedding is not None and self._ends.embeds(embedding):
+        if (
+            "lm_head.weight" in parameters
+            and embedding is not None
+            and self._ends.embeds(embedding)
+        ):
             del parameters["embed_tokens.weight"]
         named = parameters.keys()
         self.own(embedding="embed_tokens.weight" in named, head="lm_head.weight" in named, ids=ids)
@@ -132,6 +139,12 @@ class TapsDrafter(TrainedDrafter):
         if self._ids is None:
             return logits
         return among_all(logits, self._ids, self._ends.vocabulary_size)
+
+
+def _renamed(key: str) -> str:
+    for theirs, ours in _OTHER_NAMES.items():
+        key = re.sub(theirs, ours, key)
+    return key
 
 
 def fill(
