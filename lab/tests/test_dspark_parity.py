@@ -1,4 +1,5 @@
-"""Our DSpark and DFlash 2 networks beside those of `mlx-dspark` 0.20.3: the same logits and chains.
+"""Our DSpark and DFlash 2 networks beside those of `mlx-dspark` 0.20.3: the same logits and chains;
+Muse Glimmer's own drafter beside that of `mlx-vlm` 0.7.10.
 
 Without that package and what it imports (`pip install --no-deps mlx-dspark==0.20.3
 mlx-vlm==0.7.10 pillow miniaudio requests ...`) nothing is compared. Where a round accepts nothing
@@ -15,6 +16,7 @@ import mlx.core as mx
 import mlx.nn as nn
 import pytest
 from block_drafters import (
+    block_config,
     dspark_config,
     nested_config,
     random_block_drafter,
@@ -197,3 +199,32 @@ def test_dflash_2_guesses_as_theirs(
         assert (linked > -mx.inf).sum().item() == scores.size
         walked = reference.candidate_selector.walk_greedy(scores, candidates)
         assert chain_of(ours, hidden, logits, last) == walked.tolist()
+
+
+@pytest.mark.parametrize("window", [24, 80])
+@pytest.mark.parametrize("accepted", ACCEPTED)
+def test_muse_glimmers_drafter_guesses_as_theirs(
+    accepted: tuple[int, ...], window: int, tmp_path: Path
+) -> None:
+    theirs: Any = pytest.importorskip("mlx_vlm.speculative.drafters.muse_glimmer_assistant.dflash")
+    if window == 24 and 0 in accepted:
+        pytest.skip("the ring of mlx-vlm is out of order")
+    model, types = random_model(), {"layer_types": ["sliding_attention"] * 2}
+    config = block_config(model, sliding_window=window, **types)
+    config |= config.pop("dflash_config") | {"model_type": "muse_glimmer_assistant"}
+    config["rope_parameters"] = {"rope_theta": config.pop("rope_theta"), "rope_type": "default"}
+    drafter = random_block_drafter(model, target_layer_ids=TAPS)
+    folder = write_block_drafter(tmp_path, drafter, config)
+    named = dict(mx.load(str(folder / "model.safetensors")))
+    named["encoder.fc.weight"] = named.pop("fc.weight")
+    named["encoder.output_norm_enc.weight"] = named.pop("hidden_norm.weight")
+    mx.save_safetensors(str(folder / "model.safetensors"), named)
+    ours = read_drafter(folder, model)
+    reference = theirs.Model(theirs.MuseGlimmerAssistantConfig.from_dict(config))
+    reference.load_weights([*named.items()])
+    reference.embed_tokens = embedding_of(model)
+    known, cache = ours.new_cache(0), reference.make_cache()
+    for last, taps in Rounds(model, accepted):
+        block = mx.array([[last, *[1] * ours.config.guesses]])
+        states = reference._hidden(block, taps[None], cache)[0, 1:]
+        assert close(ours.hidden(last, taps, known), states)

@@ -279,6 +279,24 @@ def test_heads_may_be_in_a_part_of_their_own(tmp_path: Path) -> None:
     assert guessed(read_drafter(folder, model), 9) == guessed(drafter, 9)
 
 
+def test_muse_glimmers_own_drafter_is_read(tmp_path: Path) -> None:
+    """Its slots see each other, and as many positions before them as its window has."""
+    model, types = random_model(), {"layer_types": ["sliding_attention"] * 2}
+    config = block_config(model, sliding_window=4, **types)
+    config |= config.pop("dflash_config") | {"model_type": "muse_glimmer_assistant"}
+    usual = block_config(model, sliding_window=5, is_causal=False, **types)
+    drafter = random_block_drafter(model, config=usual)
+    theirs = {"hidden_norm.weight": "encoder.output_norm_enc.weight"}
+    theirs["fc.weight"] = "encoder.fc.weight"
+    weights = {theirs.get(name, name): of for name, of in tree_flatten(drafter.parameters())}
+    folder = write_block_drafter(tmp_path, drafter, config)
+    mx.save_safetensors(str(folder / "model.safetensors"), weights)
+    ids = [1, 2, 6, 7, 8]
+    assert guessed(read_drafter(folder, model), *ids) == guessed(drafter, *ids)
+    del config["vocab_size"]  # its configuration has none
+    assert DFlashConfig.from_json(config).vocab_size == 202_048
+
+
 @pytest.mark.parametrize(
     ("changed", "own", "types", "window", "is_causal"),
     [

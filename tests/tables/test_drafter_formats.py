@@ -21,6 +21,7 @@ from tokalign.tables.drafter_formats import DrafterFormat, drafter_format
         ({"architectures": ["Qwen3Eagle3Model"]}, DrafterFormat.EAGLE_3),
         ({"architectures": ["PEagleDraftModel"], "draft_vocab_size": 9}, None),
         ({"speculators_model_type": "mtp"}, DrafterFormat.MTP),
+        ({"model_type": "muse_glimmer_assistant"}, DrafterFormat.DFLASH),
         ({"backbone_hidden_size": 9}, DrafterFormat.GEMMA_4),
         ({"model_type": "qwen3_5_mtp"}, DrafterFormat.MTP),
         ({"model_type": "llama"}, None),

@@ -3,8 +3,10 @@
 * z-lab: a flat configuration of the layers, `dflash_config` beside it. SpecForge tags it `dspark`.
 * DeepSpec, of DSpark alone: all keys at the top, and a block whose first slot guesses, too.
 * speculators: the layers' configuration is nested; ids are those of layers whose *inputs* are read.
+* Muse Glimmer: all keys at the top, too; a slot sees as many positions as its window before itself.
 
-Source: `dflash` 0.1.0, `speculators` 0.9.0 and `mlx-dspark` 0.20.3, as they read these files.
+Source: `dflash` 0.1.0, `speculators` 0.9.0, `mlx-dspark` 0.20.3 and `mlx-vlm` 0.7.10, as they read
+these files.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from tokalign.tables.drafter_config import (
     refuse,
     refuse_unknown,
 )
-from tokalign.tables.drafter_formats import DrafterFormat, drafter_format
+from tokalign.tables.drafter_formats import MUSE_GLIMMER, DrafterFormat, drafter_format
 
 Config: TypeAlias = Mapping[str, Any]
 
@@ -116,6 +118,9 @@ def _unpacked(config: Config) -> dict[str, Any]:
     """All keys of a configuration side by side, in z-lab's names."""
     if "speculators_model_type" in config:
         return _nested(config)
+    if config.get("model_type") == MUSE_GLIMMER:
+        own_window = {"sliding_window": config["sliding_window"] + 1}
+        return {"vocab_size": 202_048, **config, **own_window, "is_causal": False}
     own = dict(config.get("dflash_config") or {})  # DeepSpec has all keys at the top
     refuse(key for key in own.keys() - _KNOWN if own[key])
     if (projector := own.get("projector_type")) not in (None, "dspark"):

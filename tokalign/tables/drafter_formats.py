@@ -41,6 +41,9 @@ TARGETS: Mapping[DrafterFormat, Collection[str]] = {
 }
 """Types of targets, for the formats that are made for certain ones."""
 
+MUSE_GLIMMER = "muse_glimmer_assistant"
+"""The type of Muse Glimmer's own drafter, a DFlash network."""
+
 _OF_SPECULATORS = {
     "dflash": DrafterFormat.DFLASH,
     "dflash2": DrafterFormat.DFLASH_2,
@@ -59,16 +62,15 @@ def drafter_format(config: Mapping[str, Any]) -> DrafterFormat | None:
         return _OF_SPECULATORS.get(str(kind))
     block = config.get("dflash_config")
     block = block if isinstance(block, Mapping) else {}  # what reads it refuses another one
-    network = str(config.get("architectures"))
+    network, kind = str(config.get("architectures")), str(config.get("model_type"))
     if "DSpark" in network or block.get("projector_type") == "dspark":
         return DrafterFormat.DSPARK
-    if "dflash_config" in config:
+    if "dflash_config" in config or kind == MUSE_GLIMMER:
         return DrafterFormat.DFLASH_2 if "selector_rank" in block else DrafterFormat.DFLASH
     if ("draft_vocab_size" in config or "Eagle3" in network) and "PEagle" not in network:
         return DrafterFormat.EAGLE_3
     if "backbone_hidden_size" in config:
         return DrafterFormat.GEMMA_4
-    kind = str(config.get("model_type"))
     if kind == "recurrent_drafting_drafter":
         return DrafterFormat.REDRAFTER
     return DrafterFormat.MTP if kind.removesuffix("_mtp") in GOES_ON_NORMED else None
