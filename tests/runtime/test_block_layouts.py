@@ -279,6 +279,19 @@ def test_heads_may_be_in_a_part_of_their_own(tmp_path: Path) -> None:
     assert guessed(read_drafter(folder, model), 9) == guessed(drafter, 9)
 
 
+def test_dspark_is_read_as_modelopt_writes_it(tmp_path: Path) -> None:
+    model, heads = random_model(), {"markov_rank": 6, "markov_head_type": "vanilla"}
+    drafter = random_block_drafter(model, config=dspark_config(model))
+    own = heads | {"projector_type": "dspark", "shift_label": True, "use_confidence_head": True}
+    folder = write_block_drafter(tmp_path, drafter, block_config(model, dflash_config=own))
+    weights = {
+        name.replace("markov_head.", "").replace("confidence_head.", "confidence_"): of
+        for name, of in tree_flatten(drafter.parameters())
+    }
+    mx.save_safetensors(str(folder / "model.safetensors"), weights)
+    assert guessed(read_drafter(folder, model), 9) == guessed(drafter, 9)
+
+
 def test_muse_glimmers_own_drafter_is_read(tmp_path: Path) -> None:
     """Its slots see each other, and as many positions before them as its window has."""
     model, types = random_model(), {"layer_types": ["sliding_attention"] * 2}

@@ -98,8 +98,16 @@ class DFlashConfig(DrafterShape):
 
 _FIELDS = {field.name for field in fields(DFlashConfig)} - {"whole_window"}
 
+_CALLED = {
+    "causal": "is_causal",
+    "shift_label": "sample_from_anchor",
+    "swa_window_size": "sliding_window",
+    "use_confidence_head": "enable_confidence_head",
+}
+"""What ModelOpt calls some keys of `dflash_config`."""
+
 _KNOWN = _FIELDS | {
-    *("projector_type", "causal", "use_swa", "swa_window_size"),
+    *("projector_type", "use_swa"),
     # of training, of what the weights show, and how many slots a program uses
     *("attention_mode", "confidence_head_alpha", "block_size_policy", "dflash_initial_block_size"),
     *("draft_window_size", "prefer_requested_block_size", "runtime_block_size"),
@@ -121,17 +129,15 @@ def _unpacked(config: Config) -> dict[str, Any]:
     if config.get("model_type") == MUSE_GLIMMER:
         own_window = {"sliding_window": config["sliding_window"] + 1}
         return {"vocab_size": 202_048, **config, **own_window, "is_causal": False}
-    own = dict(config.get("dflash_config") or {})  # DeepSpec has all keys at the top
+    said = (config.get("dflash_config") or {}).items()  # DeepSpec has all keys at the top
+    own = {_CALLED.get(key, key): of for key, of in said if of is not None}
     refuse(key for key in own.keys() - _KNOWN if own[key])
     if (projector := own.get("projector_type")) not in (None, "dspark"):
         refuse([f"projector_type {shown(projector)}"])
     flat = {**config, **own}
-    if flat.get("is_causal") is None:
-        flat["is_causal"] = own.get("causal")
-    flat["sliding_window"] = own.get("swa_window_size") or flat.get("sliding_window")
     if own.get("use_swa") and SLIDING not in (flat.get("layer_types") or []):
         flat["layer_types"] = [SLIDING] * config["num_hidden_layers"]
-        flat["is_causal"] = bool(flat["is_causal"])
+        flat["is_causal"] = bool(flat.get("is_causal"))
     return flat
 
 

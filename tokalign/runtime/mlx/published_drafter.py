@@ -30,6 +30,8 @@ _OTHER_NAMES = {
     r"^(model|logit_head|encoder)\.": "",  # what NeMo, SpecForge and Muse Glimmer wrap networks in
     r"^output_norm_enc\.": "hidden_norm.",  # of Muse Glimmer
     r"^midlayer\.": "layers.0.",  # of SafeAILab and SpecForge
+    r"^(?=markov_w)": "markov_head.",  # of ModelOpt
+    r"^confidence_proj\.": "confidence_head.proj.",
     r"^(t2d|verifier_.*|.*rotary_emb.*)$": "",
 }
 """What others call weights, and what replaces it; nothing is left of the name of no parameter."""
