@@ -116,14 +116,25 @@ def test_it_learns_from_what_the_target_finds_probable(
     assert seen[-1] < seen[0]
 
 
-def test_quantized_weights_are_not_continued(
-    train: Train, trained: tuple[Path, Training], tmp_path: Path
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"quantization": {"bits": 4, "group_size": 32}}, "quantized"),
+        ({"sample_from_anchor": True}, "only DFlash"),  # as DeepSpec's, whose first slot guesses
+    ],
+)
+def test_other_networks_are_not_continued(
+    changed: dict[str, Any],
+    told: str,
+    train: Train,
+    trained: tuple[Path, Training],
+    tmp_path: Path,
 ) -> None:
     written = files(trained[0])
-    config = json.loads(written["config.json"]) | {"quantization": {"bits": 4, "group_size": 32}}
+    config = json.loads(written["config.json"]) | changed
     (tmp_path / "config.json").write_text(json.dumps(config))
     (tmp_path / "model.safetensors").write_bytes(written["model.safetensors"])
-    with pytest.raises(UsageError, match="quantized"):
+    with pytest.raises(UsageError, match=told):
         train(tmp_path / "more", "dflash", begin_with=tmp_path)
 
 

@@ -93,8 +93,8 @@ class BlockLearner(DrafterLearner):
         drafter = read_drafter(folder, target.model)
         if drafter.config.quantization:
             raise UsageError(f"{folder} has quantized weights; give the drafter in 16 bits")
-        others = drafter.links or "lm_head" in drafter or drafter.config.conv_kernel_size
-        if others or drafter.config.whole_window:
+        own, others = drafter.config, drafter.links or "lm_head" in drafter
+        if others or own.conv_kernel_size or own.whole_window or own.sample_from_anchor:
             raise UsageError(f"{folder} is a DFlash 2 or DSpark drafter; only DFlash is trained on")
         return drafter, read_drafter_json(folder)
 
