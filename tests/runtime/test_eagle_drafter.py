@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import mlx.core as mx
+import mlx.nn as nn
 import pytest
 import zoo
 from drafter_cases import ARCHITECTURES, PROMPT, SAMPLINGS, rounds_that_lose_nothing
@@ -327,16 +328,26 @@ def test_a_published_configuration_is_read(published: dict[str, Any], tmp_path: 
     assert read.config.taps(8) in ((1, 3, 4), (0, 3, 7))
 
 
+@pytest.mark.parametrize("bits", [None, 4])
+@pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize("own", [False, True])
-def test_a_copy_of_the_targets_embedding_is_not_kept(own: bool, tmp_path: Path) -> None:
-    target = model()
-    config = eagle_config(target)
+def test_copies_of_the_targets_ends_are_not_kept(
+    own: bool, whole: bool, bits: int | None, tmp_path: Path
+) -> None:
+    """As in DeepSpec's folders, for a target in any number format. A head of some ids is kept."""
+    target = random_model.__wrapped__(layers=3)
+    size = vocabulary_size(target)
+    config = eagle_config(target, **({"draft_vocab_size": size} if whole else {}))
     network = random_eagle(target, config, embedding=True)
-    if not own:
-        copied = target.model.embed_tokens.weight.astype(mx.float16)
-        network.update({"embed_tokens": {"weight": copied}})
+    copies = {"embed_tokens": target.model.embed_tokens, "lm_head": target.lm_head}
+    for name, part in copies.items() if not own else ():
+        if whole or name == "embed_tokens":
+            network.update({name: {"weight": part.weight.astype(mx.float16)}})
+    if bits:
+        ends = copies.values()
+        nn.quantize(target, 32, bits, class_predicate=lambda _, part: any(part is o for o in ends))
     read = read_drafter(write_eagle(tmp_path, network, config), target)
-    assert ("embed_tokens" in read) == own
+    assert ("embed_tokens" in read, "lm_head" in read) == (own, own or not whole)
 
 
 def test_a_copy_that_is_the_head_too_is_kept(tmp_path: Path) -> None:

@@ -116,14 +116,13 @@ class TapsDrafter(TrainedDrafter):
         parameters.pop("", None)
         size, drafts = self._ends.vocabulary_size, self.config.draft_vocab_size
         ids = target_ids(parameters.pop("d2t", None), drafts, size)
-        embedding = parameters.get("embed_tokens.weight")
-        # Some programs read no folder without a copy. Without a head, it may be the head, too.
-        if (
-            "lm_head.weight" in parameters
-            and embedding is not None
-            and self._ends.embeds(embedding)
-        ):
-            del parameters["embed_tokens.weight"]
+        # Some programs read no folder without copies. Without a head, an embedding may be the head.
+        ends = {"embed_tokens": self._ends.embed, "lm_head": self._ends.head_rows}
+        for name, rows in ends.items() if "lm_head.weight" in parameters else ():
+            weight = parameters.get(f"{name}.weight")
+            if weight is not None and not self._ends.has_copy(weight, rows):
+                break
+            parameters.pop(f"{name}.weight", None)
         named = parameters.keys()
         self.own(embedding="embed_tokens.weight" in named, head="lm_head.weight" in named, ids=ids)
         fill(self, parameters, self.config.quantization)
