@@ -193,6 +193,7 @@ def test_what_cannot_be_run_is_refused(
     ("changed", "told"),
     [
         ({"log_snr_conditioning": True}, "log_snr_conditioning"),
+        ({"model_type": "qwen3_5"}, "layers of a qwen3_5"),
         ({"attention_k_eq_v": True}, "attention_k_eq_v"),
         ({"dflash_config": {"attention_sink_bias": True}}, "attention_sink_bias"),
         ({"dflash_config": {"projector_type": "domino"}}, "projector_type 'domino'"),

@@ -70,6 +70,8 @@ class DFlashConfig(DrafterShape):
         """Read a `config.json`. Raises: as `reading` expects, for one that cannot be run."""
         refuse(key for key in _OTHER_NETWORKS if config.get(key))
         is_dspark = drafter_format(config) is DrafterFormat.DSPARK
+        if is_dspark and config.get("model_type") == "qwen3_5":  # with norms about 0, not about 1
+            refuse(["layers of a qwen3_5"])
         made = cls.read((_OF_DSPARK if is_dspark else {}) | _unpacked(config))
         if made.markov_rank and made.markov_head_type != "vanilla":
             refuse([f"a Markov head of the type {shown(made.markov_head_type)}"])
