@@ -112,6 +112,13 @@ def test_a_nested_configuration_is_the_same_network(tmp_path: Path) -> None:
         assert guessed(read_drafter(folder, model), 9, 4) == guessed(drafter, 9, 4)
 
 
+def test_the_first_slot_of_an_older_dspark_of_speculators_does_not_guess() -> None:
+    """Those that were written before `sample_from_anchor` have no other way."""
+    config = nested_config(dspark_config(random_model()), "dspark", speculators_config={})
+    assert DFlashConfig.from_json(config).guesses == config["block_size"] - 1
+    assert DFlashConfig.from_json(config | {"sample_from_anchor": True}).guesses == 6
+
+
 def test_a_window_of_speculators_has_a_key_more(tmp_path: Path) -> None:
     """All slots of a block see the window that ends before it, and no slot less."""
     model = random_model()

@@ -153,6 +153,7 @@ def _nested(config: Config) -> dict[str, Any]:
     sees_all = config.get("sliding_window_non_causal", kind == "dflash2")
     return {
         **config["transformer_layer_config"],
+        "sample_from_anchor": False,  # what those that do not say it do
         **own,
         "target_layer_ids": [layer - 1 for layer in config["aux_hidden_state_layer_ids"]],
         "is_causal": False if sees_all else None,
