@@ -19,7 +19,7 @@ from mlx_lm.models.gemma4_text import DecoderLayer, ModelArgs
 
 from tokalign.errors import IncompatibleError
 from tokalign.runtime.mlx.beam_search import BeamSession, State
-from tokalign.runtime.mlx.published_drafter import Weights, fill
+from tokalign.runtime.mlx.published_drafter import Weights, fill, renamed
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.short_head import among_all
 from tokalign.runtime.mlx.trained_drafter import TargetEnds, TrainedDrafter
@@ -155,12 +155,8 @@ def make_assistant(config: Mapping[str, Any], weights: Weights, target: Any) -> 
     drafter = Gemma4Assistant(config, target)
     for layer in drafter.layers:  # a rotary embedding looks at its base when it is used
         mx.eval(layer.self_attn.rope(mx.zeros((1, 1, layer.self_attn.head_dim))))
-    tied = config.get("tie_word_embeddings", True)
-    named = {
-        key.removeprefix("model."): value
-        for key, value in weights.items()
-        if not (tied and key == "lm_head.weight")
-    }
+    no_head = {r"^lm_head\.weight$": ""} if config.get("tie_word_embeddings", True) else {}
+    named = renamed(weights, no_head | {r"^model\.": ""})
     fill(drafter, named, config.get("quantization"))
     if "masked_embedding" in drafter:
         order = drafter.masked_embedding.token_ordering

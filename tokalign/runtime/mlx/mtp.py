@@ -29,19 +29,20 @@ from mlx_lm.models.cache import KVCache, make_prompt_cache
 
 from tokalign.errors import IncompatibleError
 from tokalign.runtime.mlx.cached_drafter import CachedDrafter
-from tokalign.runtime.mlx.published_drafter import Weights, fill, read_weights
+from tokalign.runtime.mlx.published_drafter import Weights, fill, read_weights, renamed
 from tokalign.runtime.mlx.taps import MOST_ROWS, KeptRows, state_rows
 from tokalign.runtime.mlx.trained_drafter import TargetEnds
 from tokalign.runtime.rounds import Array
 from tokalign.tables.drafter_formats import GOES_ON_NORMED
 
-_NAMES = {
-    **dict.fromkeys(("fc", "eh_proj", "input_proj"), "fc"),
-    **dict.fromkeys(("pre_fc_norm_embedding", "enorm", "token_layernorm"), "embedding_norm"),
-    **dict.fromkeys(("pre_fc_norm_hidden", "hnorm", "hidden_layernorm"), "hidden_norm"),
-    **dict.fromkeys(("norm", "shared_head.norm", "shared_head_norm", "final_layernorm"), "norm"),
+_OTHER_NAMES = {
+    r"^(embed_tokens|shared_head\.head|lm_head)\..*": "",  # copies of the target's
+    r"^(eh_proj|input_proj)\.": "fc.",
+    r"^(pre_fc_norm_embedding|enorm|token_layernorm)\.": "embedding_norm.",
+    r"^(pre_fc_norm_hidden|hnorm|hidden_layernorm)\.": "hidden_norm.",
+    r"^(shared_head\.norm|shared_head_norm|final_layernorm)\.": "norm.",
+    r"^(?!$|layers\.|(fc|embedding_norm|hidden_norm|norm)\.)": "layers.0.",
 }
-_SHARED = ("embed_tokens.", "shared_head.head.", "lm_head.")  # copies of the target's
 _ABOUT_0 = ("layernorm.weight", "embedding_norm.weight", "hidden_norm.weight")
 
 
@@ -124,14 +125,7 @@ def _own_weights(weights: Mapping[str, Array], target: Any) -> dict[str, Array]:
         found = after
     elif {"fc.weight", "model.eh_proj.weight"} & weights.keys():  # a folder that holds it alone
         found = {re.sub(r"^model\.(mtp_block\.)?", "", key): of for key, of in weights.items()}
-    return {_renamed(key): of for key, of in found.items() if not key.startswith(_SHARED)}
-
-
-def _renamed(key: str) -> str:
-    stem, _, part = key.rpartition(".")
-    if stem in _NAMES:
-        return f"{_NAMES[stem]}.{part}"
-    return key if key.startswith("layers.") else f"layers.0.{key}"
+    return renamed(found, _OTHER_NAMES)
 
 
 def _part(weights: Mapping[str, Array], prefix: str) -> dict[str, Array]:

@@ -34,7 +34,7 @@ _OTHER_NAMES = {
     r"^confidence_proj\.": "confidence_head.proj.",
     r"^(t2d|verifier_.*|.*rotary_emb.*)$": "",
 }
-"""What others call weights, and what replaces it; nothing is left of the name of no parameter."""
+"""As of `renamed`."""
 
 
 def read_weights(folder: Path) -> dict[str, Array]:
@@ -53,6 +53,18 @@ def load_arrays(file: Path) -> dict[str, Array]:
         return cast("dict[str, Array]", mx.load(str(file)))
     except (RuntimeError, ValueError) as error:
         raise BundleError(f"{file}: {in_one_line(error)}; fetch it again") from error
+
+
+def renamed(weights: Weights, others: Mapping[str, str]) -> dict[str, Array]:
+    """Weights by our names. others: what is replaced in the names of others, one after another; of
+    the names of what is no parameter nothing is left."""
+    named = {}
+    for key, weight in weights.items():
+        for theirs, ours in others.items():
+            key = re.sub(theirs, ours, key)
+        named[key] = weight
+    named.pop("", None)
+    return named
 
 
 def target_ids(offsets: Array | None, count: int, size: int) -> Array | None:
@@ -112,8 +124,7 @@ class TapsDrafter(TrainedDrafter):
 
     def filled(self, weights: Weights) -> Self:
         """With the weights of a folder, by their published names. Raises: ValueError; as `own`."""
-        parameters = {_renamed(key): of for key, of in weights.items()}
-        parameters.pop("", None)
+        parameters = renamed(weights, _OTHER_NAMES)
         size, drafts = self._ends.vocabulary_size, self.config.draft_vocab_size
         ids = target_ids(parameters.pop("d2t", None), drafts, size)
         # Some programs read no folder without copies. Without a head, an embedding may be the head.
@@ -140,12 +151,6 @@ class TapsDrafter(TrainedDrafter):
         if self._ids is None:
             return logits
         return among_all(logits, self._ids, self._ends.vocabulary_size)
-
-
-def _renamed(key: str) -> str:
-    for theirs, ours in _OTHER_NAMES.items():
-        key = re.sub(theirs, ours, key)
-    return key
 
 
 def fill(

@@ -12,7 +12,6 @@ committed id, which the target's session has kept.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
@@ -21,7 +20,7 @@ import mlx.nn as nn
 from msgspec import Meta, Struct, convert
 
 from tokalign.runtime.mlx.beam_search import BeamSession, State
-from tokalign.runtime.mlx.published_drafter import Weights, fill
+from tokalign.runtime.mlx.published_drafter import Weights, fill, renamed
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.trained_drafter import TargetEnds, TrainedDrafter
 from tokalign.runtime.rounds import Array
@@ -187,17 +186,10 @@ def make_redrafter(config: Mapping[str, Any], weights: Weights, target: Any) -> 
     }
     shape = convert(sizes, DrafterConfig)
     drafter = RecurrentDrafter(shape, TargetEnds.of(target))
-    fill(drafter, _renamed(weights, shape))
+    others = {rf"^lm_head\.{shape.blocks}\.": "head.0.", r"^lm_head\.": "blocks."}
+    named = renamed(weights, others | {r"^input_proj\.bias": "entry_h.bias"})
+    if (entry := named.pop("input_proj.weight", None)) is not None:
+        named["entry_h.weight"] = entry[:, : shape.hidden_size]
+        named["entry_s.weight"] = entry[:, shape.hidden_size :]
+    fill(drafter, named)
     return drafter
-
-
-def _renamed(weights: Weights, shape: DrafterConfig) -> dict[str, Array]:
-    names = {"input_proj.bias": "entry_h.bias", f"lm_head.{shape.blocks}.weight": "head.0.weight"}
-    renamed = {
-        names.get(name, re.sub(r"^lm_head\.", "blocks.", name)): weight
-        for name, weight in weights.items()
-    }
-    if (entry := renamed.pop("input_proj.weight", None)) is not None:
-        renamed["entry_h.weight"] = entry[:, : shape.hidden_size]
-        renamed["entry_s.weight"] = entry[:, shape.hidden_size :]
-    return renamed
