@@ -313,17 +313,15 @@ class Scheduler:
     def _finish(self, job: Job) -> None:
         """End a job and keep what later requests can use."""
         self._jobs.remove(job)
-        failure: Exception | None = None
         try:
             if job.answering is not None:
                 self._kept.keep(job, job.answering.close())
                 self.models.loaded.decoder.remember()
             if (outputs := self._kept.outputs(job)) is not None:
                 outputs.add(job.emitted)
-        except Exception as error:
+        except Exception as error:  # the answer itself is whole
             _LOG.error("what an answer leaves could not be kept", exc_info=error)
-            failure = error
-        self._end(job, failure)
+        self._end(job, None)
 
     def _abort(self, job: Job, error: Exception) -> None:
         """End a job that has failed. What its caches hold is not known: none is kept."""
