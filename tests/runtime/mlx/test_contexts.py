@@ -127,7 +127,7 @@ def test_what_a_cache_will_take_follows_its_kind() -> None:
         filled(1, layer=single)
     assert single.nbytes <= expected_bytes([single], 900)
     state = recurrent(30)
-    assert expected_bytes([state], many) == state.nbytes
+    assert expected_bytes([state], many) == 2 * state.nbytes, "a round marks the one before it"
 
 
 @pytest.mark.parametrize("read", [1, 300])

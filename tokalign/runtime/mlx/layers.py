@@ -242,15 +242,16 @@ _UNQUANTIZED = CacheOptions()
 
 def expected_bytes(layers: Sequence[Any], ids: int, options: CacheOptions = _UNQUANTIZED) -> float:
     """The most bytes of a cache like this one while it comes to hold so many ids. It grows with
-    them, up to a window or a chunk and what is kept besides; a recurrent state does not. Where it
-    is quantized from a position on, it may have been larger before.
+    them, up to a window or a chunk and what is kept besides; a recurrent state does not, and is
+    held twice: as it is, and as a round's mark. Where it is quantized from a position on, it may
+    have been larger before.
 
     layers: have read some ids, and may be quantized.
     """
     size = 0.0
     for layer in leaves_of(layers):
         if isinstance(layer, ArraysCache):
-            size += layer.nbytes
+            size += 2 * layer.nbytes
             continue
         keys: Any = getattr(layer, "keys", None)
         quantized = isinstance(keys, list | tuple)
