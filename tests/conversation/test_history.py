@@ -382,10 +382,10 @@ def test_what_was_thought_before_a_call_stays_with_it() -> None:
     """As in gpt-oss's template, which writes no other thought, and refuses a text beside it."""
 
     def write(messages: list[dict[str, Any]]) -> str:
-        if any(one.get("reasoning_content") and one["content"] for one in messages):
+        if any(one.get("thinking") and one["content"] for one in messages):
             raise UsageError("either")
         calling = [one for one in messages if one.get("tool_calls")]
-        thoughts = [f"<{one.get('reasoning_content')}>" for one in calling]
+        thoughts = [f"<{one.get('thinking')}>" for one in calling]
         return single(messages) + "".join(thoughts)
 
     call = {"id": "a", "function": {"name": "f", "arguments": "{}"}}

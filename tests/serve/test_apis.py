@@ -406,6 +406,7 @@ def test_what_the_assistant_said_and_called_is_one_message() -> None:
         "role": "assistant",
         "content": "Tak.",
         "reasoning_content": "Hm.\n\nHa.",
+        "thinking": "Hm.\n\nHa.",
         "tool_calls": [called, called],
     }
     expected = [said, {"role": "tool", "tool_call_id": "c", "content": "5", "name": "f"}]

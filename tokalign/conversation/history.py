@@ -79,6 +79,8 @@ def _message(name: str, message: Mapping[str, Any], *, is_question: bool) -> Mes
     read["content"] = content or ""
     if "reasoning" in read:  # as this server names it, and mlx-lm's
         read.setdefault("reasoning_content", read.pop("reasoning"))
+    if "reasoning_content" in read:  # as gpt-oss's template names it
+        read.setdefault("thinking", read["reasoning_content"])
     if call := read.pop("function_call", None):  # OpenAI's older form of one call
         read.setdefault("tool_calls", [{"type": "function", "function": call}])
     if calls := read.pop("tool_calls", None):
