@@ -578,12 +578,12 @@ def test_an_item_that_cannot_be_read_is_refused_with_a_remedy(
 FORM = AnswerForm(("<think>", "</think>"), ToolFormat("json_tools", "<tool_call>", "</tool_call>"))
 
 
-def rendering_of(api: type[Rendering]) -> Rendering:
-    return api(as_form({"messages": [], "input": ""}, api.form))
+def rendering_of(api: type[Rendering], **more: Any) -> Rendering:
+    return api(as_form({"messages": [], "input": "", **more}, api.form))
 
 
-def events_of(api: type[Rendering], text: str) -> tuple[list[Any], dict[str, Any]]:
-    """The events and the whole answer for a text that begins with a thought."""
+def events_of(api: type[Rendering], text: str, **more: Any) -> tuple[list[Any], dict[str, Any]]:
+    """The events and the whole answer for a text that begins with a thought. more: of the body."""
     tokenizer: Tokenizer[TargetId] = read_tokenizer(DEMO / "target")
     job = Job(
         request=ApiRequest(tools=[{"type": "function", "function": WEATHER}]),
@@ -596,7 +596,7 @@ def events_of(api: type[Rendering], text: str) -> tuple[list[Any], dict[str, Any
     given = [Emitted(text=part, token=7) for part in text]
     given.append(Emitted(text="", token=2, finish_reason="stop"))
     choice = Choice(0, job)
-    rendering = rendering_of(api)
+    rendering = rendering_of(api, **more)
     steps = [*chain.from_iterable(map(choice.feed, given)), None]
     parts = chain(*(rendering.step(choice, step) for step in steps))
     data = b"".join(chain(rendering.begin([choice]), parts, rendering.end([choice]))).decode()
@@ -646,6 +646,15 @@ def test_every_api_counts_the_tokens_of_thoughts() -> None:
         assert len(thought) <= usage[details][field] < usage[total]
         if api is Messages:
             assert events[-2]["usage"] == usage  # the last one but `message_stop`
+
+
+def test_a_chat_tells_no_thought_where_vllms_field_says_so() -> None:
+    """Its parts are sent all the same, so that a long thought is no silence."""
+    said = "Hm.</think>Wisła."
+    events, whole = events_of(Chats, said, include_reasoning=False)
+    assert whole["choices"][0]["message"] == {"role": "assistant", "content": "Wisła."}
+    assert not any("reasoning" in c["delta"] for one in events for c in one["choices"])
+    assert len(events) == len(events_of(Chats, said)[0])
 
 
 def test_texts_with_something_between_them_are_paragraphs_of_a_chat() -> None:

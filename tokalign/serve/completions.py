@@ -50,6 +50,7 @@ class Chat(Common, kw_only=True):
     tool_choice: Any = "auto"
     parallel_tool_calls: bool | None = None
     logprobs: bool = False
+    include_reasoning: bool = True  # vLLM's
     max_completion_tokens: int | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | str | None = None
@@ -119,6 +120,7 @@ class Chats(Rendering):
         self._wants_usage = body.stream_options.include_usage
         self._counts_on = self._wants_usage and body.stream_options.continuous_usage_stats
         self._tells_progress = body.return_progress
+        self._tells_thoughts = isinstance(body, Completion) or body.include_reasoning
         self._choices: Sequence[Choice] = ()
 
     def begin(self, choices: Sequence[Choice]) -> Iterator[bytes]:
@@ -199,12 +201,15 @@ class Chats(Rendering):
                 delta["tool_calls"] = [{**begun, "index": index}]
             else:
                 text = choice.before(step.at) if step.what == "begin" else step.text
-                delta["content" if step.block.kind == "text" else "reasoning"] = text
+                if step.block.kind == "text":
+                    delta["content"] = text
+                elif self._tells_thoughts:  # or the part is only a sign of life
+                    delta["reasoning"] = text
         return {**self._frame(choice), "delta": delta}
 
     def _whole(self, choice: Choice) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": choice.text("text") or None}
-        if thought := choice.text("thought"):
+        if self._tells_thoughts and (thought := choice.text("thought")):
             message["reasoning"] = thought
         if calls := choice.calls:
             message["tool_calls"] = [_call(block) for block in calls]
