@@ -24,7 +24,7 @@ from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal
 from tokalign.serve.answer import Choice, Rendering
 from tokalign.serve.completions import Chats, Completions
-from tokalign.serve.job import Emitted, Job
+from tokalign.serve.job import NO_TOKEN, Emitted, Job
 from tokalign.serve.json_body import as_form, read
 from tokalign.serve.messages import Messages
 from tokalign.serve.models import Models
@@ -655,6 +655,20 @@ def test_a_chat_tells_no_thought_where_vllms_field_says_so() -> None:
     assert whole["choices"][0]["message"] == {"role": "assistant", "content": "Wisła."}
     assert not any("reasoning" in c["delta"] for one in events for c in one["choices"])
     assert len(events) == len(events_of(Chats, said)[0])
+
+
+def test_what_follows_the_only_call_of_an_answer_is_no_part_of_it() -> None:
+    """Decoding goes on until it hears that its reader has enough: how far is a matter of time."""
+    tool = {"type": "function", "function": WEATHER}
+    job = Job(request=ApiRequest(tools=[tool], several_calls=False), put=print, form=FORM)
+    choice = Choice(0, job)
+    for text in (CALL, " I", " koniec"):
+        list(choice.feed(Emitted(text=text, token=7)))
+    job.stop_text = "."
+    list(choice.feed(Emitted(text="", token=NO_TOKEN, finish_reason="stop")))
+    assert (choice.count, len(choice.tokens)) == (1, 1)
+    whole = rendering_of(Messages).whole([choice])
+    assert (whole["stop_reason"], whole["stop_sequence"]) == ("tool_use", None)
 
 
 def test_texts_with_something_between_them_are_paragraphs_of_a_chat() -> None:

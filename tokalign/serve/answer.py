@@ -79,8 +79,9 @@ class Choice:
         return [block for block in self.blocks if block.kind == "call" and not block.is_broken]
 
     def feed(self, emitted: Emitted) -> Iterator[Step]:
-        """The steps that a token makes; none after the only call that the request takes."""
-        if emitted.token != NO_TOKEN:
+        """The steps that a token makes; none after the only call that the request takes, where it
+        does not count: how many tokens follow is a matter of time."""
+        if emitted.token != NO_TOKEN and self._end is None:
             self.count += 1
             self.tokens.append(emitted)
             if self._text.kind == "thought":

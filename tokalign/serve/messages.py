@@ -122,16 +122,16 @@ class Messages(Rendering):
 
     def _message(self, choices: Sequence[Choice], content: list[dict[str, Any]]) -> dict[str, Any]:
         (choice,) = choices
-        usage, stop = Usage.of(choices), choice.job.stop_text
-        reason = None if choice.reason is None else _REASONS[choice.reason]
+        usage, reason = Usage.of(choices), _REASONS.get(choice.reason)
+        stop = choice.job.stop_text if reason == "end_turn" else None
         return {
             "id": f"msg_{self.id}",
             "type": "message",
             "role": "assistant",
             "model": self.model,
             "content": content,
-            "stop_reason": "stop_sequence" if stop and reason == "end_turn" else reason,
-            "stop_sequence": stop if choice.reason else None,
+            "stop_reason": "stop_sequence" if stop else reason,
+            "stop_sequence": stop,
             "usage": {
                 "input_tokens": usage.prompt - usage.cached,
                 "cache_creation_input_tokens": 0,
