@@ -168,6 +168,7 @@ def test_seeds(server: Server) -> None:
         ({"presence_penalty": 2.0}, False),
         ({"frequency_penalty": 2.0}, False),
         ({"extra_body": {"repetition_penalty": 1.5}}, False),
+        ({"extra_body": {"repeat_penalty": 1.5, "repeat_last_n": -1}}, False),
         ({"temperature": 1, "extra_body": {"xtc_probability": 1.0, "xtc_threshold": 0.0}}, False),
     ],
 )

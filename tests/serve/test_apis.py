@@ -426,6 +426,31 @@ def test_a_share_of_nothing_is_off_only_as_the_servers_default() -> None:
             assert asked.sampling.top_p == share
 
 
+_WHOLE = (1 << 31) - 1
+
+
+@pytest.mark.parametrize(
+    ("given", "factor", "windows"),
+    [
+        ({}, 0, [20, 20, 20]),
+        ({"repetition_penalty": 1.3}, 1.3, [20, 20, 20]),
+        ({"repetition_penalty": 1}, 0, [20, 20, 20]),
+        ({"repetition_penalty": -1}, 0, [20, 20, 20]),
+        ({"repetition_penalty": 2, "repeat_penalty": 1.3}, 1.3, [20, 20, 20]),
+        ({"repetition_penalty": 2, "repeat_penalty": 1.0}, 0, [20, 20, 20]),
+        ({"repeat_penalty": 1.3, "repeat_last_n": 64}, 1.3, [64, 64, 64]),
+        ({"presence_penalty": 1, "repeat_last_n": -1}, 0, [_WHOLE, _WHOLE, _WHOLE]),
+        ({"repeat_penalty": 1.3, "repeat_last_n": 0}, None, []),
+    ],
+)
+def test_penalties_have_the_names_of_mlx_lm_or_of_llama_cpp(
+    given: dict[str, Any], factor: float | None, windows: list[int]
+) -> None:
+    (asked,) = as_form({"prompt": "x", **given}, Completions.form).requests(Settings(), "")
+    found = [size for name, size in asked.penalties.items() if name.endswith("context_size")]
+    assert (asked.penalties.get("repetition_penalty"), found) == (factor, windows)
+
+
 def test_a_call_that_failed_is_told_to_the_model() -> None:
     result = {"type": "tool_result", "tool_use_id": "c", "is_error": True}
     for more, told in (

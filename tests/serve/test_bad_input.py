@@ -200,6 +200,8 @@ NOT_SERVED = (
     *(("chat_template", "{{ 1 }}"), ("documents", [{"text": "Wisła"}]), ("logprob_token_ids", [5])),
     *(("prompt_logprobs", value) for value in (1, 0, -1)),
     *(("stop_regex", "a|b"), ("thinking_budget", 50), ("thinking_token_budget", 0)),
+    *(("typical_p", 0.9), ("mirostat", 2), ("dry_multiplier", 0.8), ("n_probs", 3)),
+    *(("dynatemp_range", 0.5), ("top_n_sigma", 1)),
     *((name, True) for name in ("include_stop_str_in_output", "use_beam_search")),
     *((name, True) for name in ("return_token_ids", "return_tokens_as_token_ids", "no_stop_trim")),
 )
@@ -273,6 +275,7 @@ def test_fields_that_ask_for_nothing_else_are_taken(server: Server) -> None:
     harmless |= {"bad_words": [], "min_tokens": 0, "use_beam_search": False}
     harmless |= {"thinking_token_budget": -1, "return_token_ids": False, "thinking": {}}
     harmless |= {"truncate_prompt_tokens": -1, "continue_final_message": False}
+    harmless |= {"typical_p": 1.0, "mirostat": 0, "dry_multiplier": 0.0, "top_n_sigma": -1.0}
     harmless |= {"functions": [], "temperature": None, "stream": None, "store": True}
     harmless |= {"stream_options": {"include_usage": None}, "tokalign": {"sources": None}}
     assert content(chat(server, "Wisła", **harmless)) == content(chat(server, "Wisła"))

@@ -54,19 +54,22 @@ Number = Annotated[float, Meta(ge=-_LARGEST, le=_LARGEST)]
 Logprobs = Annotated[int, Meta(ge=-1, le=20)]
 Texts = str | list[str]
 Object = dict[str, Any]
-_PENALTIES = [
-    f"{kind}_{what}"
-    for kind in ("repetition", "presence", "frequency")
+_PENALTIES, _WINDOWS = (
+    [f"{kind}_{what}" for kind in ("repetition", "presence", "frequency")]
     for what in ("penalty", "context_size")
-]
+)
 UNSERVED = {
     "functions": "give the functions as tools",
     "allowed_token_ids": "give a grammar",
     "bad_words": "give logit_bias",
     "chat_template": "start the server with --chat-template",
     "documents": "give them in chat_template_kwargs",
+    "dry_multiplier": "give repetition_penalty",
+    "dynatemp_range": "give temperature",
     "include_stop_str_in_output": "leave it out; the text that ends an answer is no part of it",
     "min_tokens": "leave it out",
+    "mirostat": "give top_p or min_p",
+    "n_probs": "give logprobs",
     "no_stop_trim": "leave it out; the text that ends an answer is no part of it",
     "logprob_token_ids": "give top_logprobs",
     "prompt_logprobs": "log-probabilities of prompts are not computed; leave it out",
@@ -75,11 +78,13 @@ UNSERVED = {
     "stop_regex": "give stop",
     "thinking_budget": "no thought is cut; give reasoning_effort, or max_tokens",
     "thinking_token_budget": "no thought is cut; give reasoning_effort, or max_tokens",
+    "top_n_sigma": "give top_p or min_p",
     "truncate_prompt_tokens": "shorten the prompt",
+    "typical_p": "give top_p or min_p",
     "use_beam_search": "leave it out",
 }
-"""OpenAI's older field, and vLLM's, SGLang's and Qwen's that would change the answer, and what to
-do."""
+"""OpenAI's older field, and vLLM's, SGLang's, llama.cpp's and Qwen's that would change the answer,
+and what to do."""
 OFF: Sequence[object] = (0, -1, "", [], {})
 """Values that ask for nothing, False among them, of a field that is not in `OTHERWISE_OFF`."""
 OTHERWISE_OFF: Mapping[str, Sequence[object]] = {
@@ -87,6 +92,7 @@ OTHERWISE_OFF: Mapping[str, Sequence[object]] = {
     "prompt_logprobs": (),
     "thinking_budget": (-1,),
     "thinking_token_budget": (-1,),
+    "typical_p": (1,),
 }
 
 _RESERVED = RESERVED | {"tools"}
@@ -131,7 +137,9 @@ class Common(Struct, kw_only=True):
     frequency_penalty: Number = 0.0
     frequency_context_size: Natural = 20
     max_tokens: int | None = None
-    n_predict: int | None = None  # llama.cpp's name, which counts there where both are given
+    n_predict: int | None = None  # llama.cpp's names, which count there where both are given
+    repeat_penalty: Annotated[float, Meta(ge=-1, le=_LARGEST)] | UnsetType = UNSET
+    repeat_last_n: Limit | UnsetType = UNSET
     num_draft_tokens: Natural | UnsetType = UNSET
     logprobs: bool | Logprobs = False
     top_logprobs: Logprobs = 0
@@ -174,6 +182,17 @@ class Common(Struct, kw_only=True):
         thinks = self.enable_thinking if kind is None else kind != "disabled"
         return effort_variables(self.reasoning_effort, thinks)
 
+    @property
+    def _penalties(self) -> Object:
+        """As of `ApiRequest`. A factor of 1, the default of others, needs no processor. llama.cpp's
+        window is that of every penalty; 0 is none, and -1 the whole text."""
+        made = {name: getattr(self, name) for name in (*_PENALTIES, *_WINDOWS)}
+        factor = self.repetition_penalty if self.repeat_penalty is UNSET else self.repeat_penalty
+        made["repetition_penalty"] = factor if factor > 0 and factor != 1 else 0.0
+        if self.repeat_last_n is not UNSET:
+            made |= dict.fromkeys(_WINDOWS, self.repeat_last_n % (1 << 31))
+        return {} if self.repeat_last_n == 0 else made
+
     def _request(self, settings: Settings, api_key: str, **more: Any) -> ApiRequest:
         if self.best_of is not None and self.best_of != self.n:
             raise unserved("best_of", "every answer that is made is returned; give n")
@@ -188,14 +207,13 @@ class Common(Struct, kw_only=True):
             fits = value is None or value > 0 or value == -1
             require(fits, f"{name} has to be at least 1, or -1 for no limit, not {{}}", value)
             limit = limit if value is None else value
-        penalties = {name: getattr(self, name) for name in _PENALTIES}
         own = self.chat_template_kwargs
         wants_logprobs = self.logprobs or self.top_logprobs > 0
         return ApiRequest(
             models=ModelNames(self.model, self.draft_model, self.adapters),
             sampling=self._sampling(settings),
             logit_bias=self.logit_bias,
-            penalties={**penalties, "repetition_penalty": max(0.0, self.repetition_penalty)},
+            penalties=self._penalties,
             template_variables={**settings.chat_template_args, **own},
             effort={name: value for name, value in self._effort.items() if name not in own},
             stop_texts=_stop_texts(self.stops, getattr(self, self.stops)),
