@@ -359,7 +359,9 @@ def test_templates_are_told_how_much_to_think(tmp_path: Path) -> None:
         told = answer(chat, reasoning_effort="high", chat_template_kwargs=own)
         assert told == ("a high False 5", None)
         refused = {"not_enforced": ["reasoning_effort"]}
-        assert answer(chat, reasoning_effort="max") == ("a low False ", refused)
+        assert answer(chat, reasoning_effort="max") == ("a low True True", refused)
+        told = answer(chat, reasoning_effort="max", enable_thinking=False)
+        assert told == ("a low False False", refused)
         effort = {"output_config": {"effort": "medium"}}
         assert answer(messages, **effort) == ("a medium True True", None)
         adaptive = {"thinking": {"type": "adaptive"}}
@@ -379,6 +381,13 @@ def test_templates_are_told_how_much_to_think(tmp_path: Path) -> None:
         assert (
             request(server, "POST", chat, wrong).json["error"]["message"].startswith("reasoning_")
         )
+
+
+def test_a_variable_of_thinking_that_is_given_twice_has_the_template_s_own_value() -> None:
+    body = {"messages": [{"role": "user", "content": "a"}], "enable_thinking": True}
+    body["chat_template_kwargs"] = {"enable_thinking": False}
+    (asked,) = as_form(body, Chats.form).requests(Settings(), "")
+    assert asked.effort == {"enable_thinking": False, "thinking": True}
 
 
 def test_an_effort_that_a_template_does_not_read_is_told(echo: Server) -> None:

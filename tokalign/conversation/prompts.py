@@ -38,13 +38,13 @@ _MARK = re.compile(r"<[|｜].*[|｜]>|<(fim|file|repo)\w*>|\[(PREFIX|SUFFIX|MIDD
 
 class Beginning(NamedTuple):
     """A prompt, and the kind of block that it leaves open. marks: numbers of the target's ids that
-    other conversations begin with, and whether any chat may be one of them. ignores_effort: whether
-    the template cannot say how much to think."""
+    other conversations begin with, and whether any chat may be one of them. ignored: which of
+    `effort_variables` the template does not follow."""
 
     prompt: Prompt
     marks: Mapping[int, bool] = {}
     opens_in: Literal["text", "thought"] = "text"
-    ignores_effort: bool = False
+    ignored: tuple[str, ...] = ()
 
 
 def effort_variables(effort: str | None, thinks: bool | None = None) -> dict[str, Any]:
@@ -89,17 +89,20 @@ class Prompts:
             text = plain_text(messages)
             check(text)
             prompt = Prompt(target=encode_prompt(self.tokenizer, text))
-            return Beginning(prompt, ignores_effort=bool(effort))
-        plain = variables
-        named = {name: value for name, value in effort.items() if self.template.names(name)}
-        variables = {**variables, **named}
-        try:
-            text = rendered(self.template, messages, with_thinking(self.tokenizer, variables))
-        except UsageError:
-            if not named:
-                raise
-            named, variables = {}, plain
-            text = rendered(self.template, messages, with_thinking(self.tokenizer, variables))
+            return Beginning(prompt, ignored=tuple(effort)[:1])
+        plain, named = variables, [name for name in effort if self.template.names(name)]
+        for refused in range(len(named) + 1):  # templates refuse values of the first, the effort
+            variables = {**plain, **{name: effort[name] for name in named[refused:]}}
+            try:
+                text = rendered(self.template, messages, with_thinking(self.tokenizer, variables))
+                break
+            except UsageError:
+                if refused == len(named):
+                    raise
+        ignored = tuple(named[:refused] if named else effort)[:1]
+        says = effort.get("reasoning_effort") != "none"
+        if named == ["reasoning_effort"] and effort["enable_thinking"] != says:
+            ignored += ("enable_thinking",)  # which was said apart from the effort
         check(text)
         ids = self.tokenizer.encode(text, specials=True)
         marks: dict[int, bool] = {}
@@ -118,7 +121,7 @@ class Prompts:
             theirs = _encoded(*self.draft, messages, variables)
         opens_in: Literal["text", "thought"] = "thought" if opens else "text"
         prompt = Prompt(target=ids, draft=theirs)
-        return Beginning(prompt, marks, opens_in, ignores_effort=bool(effort) and not named)
+        return Beginning(prompt, marks, opens_in, ignored)
 
     def of_text(
         self, given: str | Sequence[int], suffix: str, size: int, check: Callable[[str], None]

@@ -6,12 +6,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
-from itertools import pairwise
 from secrets import choice as chosen
 from string import ascii_letters, digits
 from typing import Any, NamedTuple
 
 from tokalign.conversation.tool_calls import READERS, TAGS
+from tokalign.runtime.chat import reads
 
 ANY_TOOL = ""
 """A `tool_choice` that leaves the tool to the model; other texts name one."""
@@ -90,7 +90,7 @@ class ToolFormat(NamedTuple):
             return cls("seed_oss", "<seed:tool_call>", "</seed:tool_call>")
         if DEEPSEEK.begin in template or DEEPSEEK.begin in tokens:
             return DEEPSEEK if "```json" in template else DEEPSEEK._replace(parser="deepseek_v31")
-        if not _takes_tools(template):
+        if not reads(template, "tools"):
             return None
         for other in _OTHERS:
             if other.begin in template or other.begin in tokens:
@@ -130,18 +130,6 @@ _OTHERS = (
     ToolFormat("pythonic", "<function_calls>", "</function_calls>"),  # Olmo 3
 )
 """Formats of templates that mlx-lm has no parser for. Others with tools get calls in JSON."""
-
-
-def _takes_tools(template: str) -> bool:
-    """Whether it has the variable; not a key of a message, which Phi-4-mini's reads, nor a text."""
-    from jinja2 import Environment, TemplateSyntaxError
-
-    try:
-        lexed = [part[1:] for part in Environment().lex(template) if part[1] != "whitespace"]
-    except TemplateSyntaxError:  # such as of several templates in one text
-        return "tools" in template
-    pairs = pairwise(lexed)
-    return any(two == ("name", "tools") and one != ("operator", ".") for one, two in pairs)
 
 
 _DEEPSEEK_MARKS = ("<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>")

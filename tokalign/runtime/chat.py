@@ -6,11 +6,11 @@ for. Our own tokenizer encodes the text, so that a prompt's ids stand for exactl
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -65,11 +65,11 @@ class ChatTemplate:
         self, tokenizer: PreTrainedTokenizer, program: Callable[..., str] | None = None
     ) -> None:
         self._render = program or partial(_rendered, tokenizer)
-        self._text = "enable_thinking" if program else str(tokenizer.chat_template)
+        self._text = "{{ enable_thinking }}" if program else str(tokenizer.chat_template)
 
     def names(self, variable: str) -> bool:
         """Whether the template reads a variable, as far as its text tells."""
-        return re.search(rf"\b{variable}\b", self._text) is not None
+        return reads(self._text, variable)
 
     def render_with(self, messages: Sequence[Message], variables: Mapping[str, object]) -> str:
         """`render`, as a `Render`."""
@@ -98,6 +98,20 @@ class ChatTemplate:
                 "the model's chat template cannot render this conversation "
                 f"({in_one_line(error)}); change the messages, or give a text without a template"
             ) from error
+
+
+@lru_cache(maxsize=64)
+def reads(template: str, variable: str) -> bool:
+    """Whether a template has a variable; not a key of a message, as `tools` in Phi-4-mini's and
+    `thinking` in gpt-oss's, nor a text."""
+    from jinja2 import Environment, TemplateSyntaxError
+
+    try:
+        lexed = [part[1:] for part in Environment().lex(template) if part[1] != "whitespace"]
+    except TemplateSyntaxError:  # such as of several templates in one text
+        return variable in template
+    pairs = pairwise(lexed)
+    return any(two == ("name", variable) and one != ("operator", ".") for one, two in pairs)
 
 
 Render: TypeAlias = Callable[[ChatTemplate, Sequence[Any], Mapping[str, object]], str]

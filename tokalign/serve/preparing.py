@@ -116,15 +116,13 @@ def prepare(loaded: Loaded, job: Job) -> None:
         job.form = job.form.without_calls()
     room = length - len(ids)
     job.max_tokens = room if request.max_tokens is None else min(room, request.max_tokens)
-    job.not_enforced = request.not_enforced
+    job.not_enforced = request.not_enforced + beginning.ignored
     if request.tools and job.form.calls is None:
         job.not_enforced += ("tools",)
     if (grammar := _grammar(target.tokenizer, request, job.form)) is not None:
         require(not request.ignore_eos, "what an answer has to match ends it; leave out ignore_eos")
         job.constraint = decoder.constrain(grammar, ids)
         job.not_enforced += grammar.ignored
-    if beginning.ignores_effort:
-        job.not_enforced += tuple(request.effort)[:1]
     if request.prediction:
         job.prediction = predicted(target.tokenizer, ids, request.prediction, room)
 
