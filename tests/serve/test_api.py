@@ -362,10 +362,14 @@ def test_templates_are_told_how_much_to_think(tmp_path: Path) -> None:
         assert answer(chat, reasoning_effort="max") == ("a low True True", refused)
         told = answer(chat, reasoning_effort="max", enable_thinking=False)
         assert told == ("a low False False", refused)
+        assert answer(chat, reasoning={"effort": "high"}) == ("a high True True", None)
         effort = {"output_config": {"effort": "medium"}}
         assert answer(messages, **effort) == ("a medium True True", None)
         adaptive = {"thinking": {"type": "adaptive"}}
         assert answer(messages, **adaptive) == ("a low True True", None)
+        bounded = {"thinking": {"type": "enabled", "budget_tokens": 1024}}
+        told = {"not_enforced": ["thinking.budget_tokens"]}
+        assert answer(messages, **bounded) == ("a low True True", told)
         disabled = {"thinking": {"type": "disabled"}}
         assert answer(messages, **disabled, **effort) == ("a medium False False", None)
         response = openai(server).responses.create(

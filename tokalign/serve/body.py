@@ -148,6 +148,7 @@ class Common(Struct, kw_only=True):
     ignore_eos: bool = False
     skip_special_tokens: bool = True
     chat_template_kwargs: Object = {}
+    reasoning: Any = None  # of responses, and in chats Ollama's
     reasoning_effort: str | None = None
     enable_thinking: bool | None = None
     thinking: Object = {}
@@ -178,9 +179,12 @@ class Common(Struct, kw_only=True):
     @property
     def _effort(self) -> Object:
         """Variables of the template that say whether and how much to think."""
-        kind = self.thinking.get("type")
+        kind, effort = self.thinking.get("type"), self.reasoning_effort
         thinks = self.enable_thinking if kind is None else kind != "disabled"
-        return effort_variables(self.reasoning_effort, thinks)
+        match self.reasoning:
+            case {"effort": str(given)}:
+                effort = given
+        return effort_variables(effort, thinks)
 
     @property
     def _penalties(self) -> Object:
@@ -247,6 +251,9 @@ class Common(Struct, kw_only=True):
         told, forced = [] if choice == "none" else told, tool_choice(choice)
         _require_functions(told)
         strict = [path for path, tool in told if tool["function"].get("strict") is True]
+        ignored = [*untold, *(f"{path}.strict" for path in strict if forced is None)]
+        if self.thinking.get("budget_tokens") is not None:
+            ignored.append("thinking.budget_tokens")
         request = self._request(
             settings,
             api_key,
@@ -254,7 +261,7 @@ class Common(Struct, kw_only=True):
             tools=tuple(tool for _, tool in told),
             tool_choice=forced,
             several_calls=several,
-            not_enforced=(*untold, *(f"{path}.strict" for path in strict if forced is None)),
+            not_enforced=tuple(ignored),
         )
         return repeated(request, self.n)
 

@@ -68,7 +68,6 @@ class ResponsesBody(Common, kw_only=True):
     max_tool_calls: Any = None
     metadata: Any = None
     prompt_cache_key: Any = None
-    reasoning: Any = None
     safety_identifier: Any = None
     user: Any = None
 
@@ -87,9 +86,6 @@ class ResponsesBody(Common, kw_only=True):
         return [tool for path, tools in lists for tool in _functions(path, tools)]
 
     def requests(self, settings: Settings, api_key: str) -> list[ApiRequest]:
-        match self.reasoning:
-            case {"effort": str(effort)}:
-                self.reasoning_effort = effort
         tools = [] if self.tool_choice == "none" else self.all_tools
         self.n, self.logprobs = 1, _LOGPROBS in self.include
         asked = self._chat(
