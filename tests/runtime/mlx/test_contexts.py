@@ -108,6 +108,21 @@ def test_what_exceeds_the_bound_together_with_the_caches_in_use_is_dropped() -> 
     assert contexts.fetch(OWNER, [1, 2, 3, 4]) == NOTHING
 
 
+def test_bytes_are_counted_while_another_thread_keeps_more() -> None:
+    """As for `/metrics`."""
+    chain = Chain(OWNER, 10)
+
+    class Growing:
+        @property
+        def nbytes(self) -> int:
+            chain.states[2] = chain.states[1]
+            return 5
+
+    growing: Any = Growing()
+    chain.states[1] = growing
+    assert chain.nbytes == 5
+
+
 def test_what_a_cache_will_take_follows_its_kind() -> None:
     many, more = 10_000, 20_000
     plain = [filled(700), filled(30)]

@@ -73,7 +73,7 @@ class Chain:
 
     @property
     def nbytes(self) -> int:
-        return sum(state.nbytes for state in self.states.values())
+        return sum(state.nbytes for state in list(self.states.values()))  # any thread may ask
 
     def best(self, ids: list[int]) -> tuple[int, int]:
         """How many of `ids` a state serves, leaving one at least to read; and which state."""
