@@ -178,6 +178,27 @@ def test_the_holder_is_named_and_the_next_one_gets_the_lock(
         pass
 
 
+def test_a_lock_whose_file_its_holder_removed_is_taken_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, told = tmp_path / "lock", list[str]()
+    holder = locked(path, "making")
+    holder.__enter__()
+
+    def sleep(_: float) -> None:
+        path.unlink()
+        holder.__exit__(None, None, None)
+
+    monkeypatch.setattr("tokalign.storage.sleep", sleep)
+    with (
+        locked(path, "making", waits=told.append),
+        pytest.raises(UsageError, match="is making"),
+        locked(path, "making"),
+    ):
+        pass
+    assert len(told) == 1
+
+
 def test_a_lock_that_is_a_link_clears_no_other_file(tmp_path: Path) -> None:
     """In a folder of several users, anybody can put one where a build will want its lock."""
     (tmp_path / "own").write_text("precious")

@@ -270,36 +270,41 @@ def locked(path: Path, doing: str, remedy: str = _WAIT, waits: Told = None) -> I
     On a full disk the holder stays without a name. Raises: UsageError if another process holds it;
     as `write_file`, also on a file system without locks.
     """
-    with writing_to(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW  # what it holds is cleared
-        file = os.open(path, flags, 0o666)
-    try:
+    told = False
+    while True:  # the holder that was waited for may have removed the file
+        with writing_to(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW  # it is cleared
+            file = os.open(path, flags, 0o666)
         try:
-            if _is_held(file):
-                holder = os.pread(file, 1 << 10, 0).decode(errors="replace") or "another process"
-                if waits is None:
-                    raise UsageError(f"{holder} is {doing}; {remedy}")
-                waits(f"{holder} is {doing}, which is waited for")
-                while _is_held(file):
-                    sleep(_POLL)
-        except OSError as error:
-            has_locks = "choose a folder on a file system that has locks"
-            raise unwritable(path, error, has_locks) from error
-        with suppress(OSError):
-            os.ftruncate(file, 0)
-            os.pwrite(file, f"process {os.getpid()} on {platform.node()}".encode(), 0)
-        yield
-    finally:
-        os.close(file)
+            if not _is_held(file, path):
+                if not os.fstat(file).st_nlink:
+                    continue
+                with suppress(OSError):
+                    os.ftruncate(file, 0)
+                    os.pwrite(file, f"process {os.getpid()} on {platform.node()}".encode(), 0)
+                yield
+                return
+            holder = os.pread(file, 1 << 10, 0).decode(errors="replace") or "another process"
+        finally:
+            os.close(file)
+        if waits is None:
+            raise UsageError(f"{holder} is {doing}; {remedy}")
+        if not told:
+            waits(f"{holder} is {doing}, which is waited for")
+        told = True
+        sleep(_POLL)
 
 
-def _is_held(file: int) -> bool:
+def _is_held(file: int, path: Path) -> bool:
     """Whether another process holds the lock of an open file; else this one does from now on."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
+    except OSError as error:
+        remedy = "choose a folder on a file system that has locks"
+        raise unwritable(path, error, remedy) from error
     return False
 
 

@@ -287,15 +287,33 @@ def test_a_file_of_the_web_has_the_name_that_a_reader_sees(monkeypatch: pytest.M
     assert (file.name, file.location) == ("ż/z ż.txt", f"{folder}/%C5%BC/z%20%C5%BC.txt")
 
 
-def test_a_server_that_is_down_is_no_missing_file(monkeypatch: pytest.MonkeyPatch) -> None:
+class NotFoundError(Exception):
+    """As aiohttp's error of a status."""
+
+    status = 404
+
+
+@pytest.mark.parametrize(
+    ("cause", "message"),
+    [
+        (
+            ConnectionRefusedError(111, "Connection refused"),
+            r"read \(Connection refused\); check the",
+        ),
+        (NotFoundError(), "no such file; give an existing one"),
+    ],
+)
+def test_a_server_that_is_down_is_no_missing_file(
+    cause: Exception, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """fsspec says so of both; the cause tells them apart."""
 
     def size(_: Web, url: str) -> None:
-        raise FileNotFoundError(url) from ConnectionRefusedError(111, "Connection refused")
+        raise FileNotFoundError(url) from cause
 
     monkeypatch.setattr("fsspec.core.url_to_fs", lambda url, **options: (Web(**options), url))
     monkeypatch.setattr(Web, "size", size)
-    with pytest.raises(CorpusError, match=r"cannot be read \(Connection refused\); check the"):
+    with pytest.raises(CorpusError, match=message):
         Corpus(find_sources(["https://example.org/down.txt"]))
 
 

@@ -262,9 +262,12 @@ def _naming(location: str) -> Iterator[None]:
     except CorpusError:
         raise
     except Exception as error:
-        # fsspec says of a server that is down, too, that there is no file.
-        is_web = isinstance(error, FileNotFoundError) and location.startswith("http")
-        match (is_web and error.__cause__) or error:
+        why: BaseException = error
+        if isinstance(error, FileNotFoundError) and location.startswith("http"):
+            # fsspec says of a server that is down, too, that there is no file.
+            is_gone = getattr(error.__cause__, "status", None) in (404, 410)
+            why = error if is_gone else error.__cause__ or error
+        match why:
             case FileNotFoundError():
                 problem = "no such file; give an existing one"
             case IsADirectoryError():
@@ -273,7 +276,7 @@ def _naming(location: str) -> Iterator[None]:
                 problem = "it is a pipe or a device; save it to a file"
             case ImportError():
                 problem = f"{error}; install what is missing with: {install_line('PACKAGE')}"
-            case why:
+            case _:
                 reason = getattr(why, "strerror", None) or f"{type(why).__name__}: {why}"
                 remedy = "check the address and the network, or fetch the file and give its path"
                 remedy = remedy if _is_url(location) else "give a file that you may read"
