@@ -134,7 +134,9 @@ def _item(option: click.Option, contexts: Sequence[click.Context]) -> str:
         [one for some in level for one in some] for level in zip_longest(*needs, fillvalue=())
     )
     needed = [_listed(level) for level in levels if "--target" not in level]
-    about += f" Needs {' and '.join(needed)}." * bool(needed)
+    needing = [context for context, some in zip(contexts, needs, strict=True) if some]
+    where = "" if needing == [*contexts] else f" in {', '.join(map(_name, needing))}"
+    about += f" Needs {' and '.join(needed)}{where}." * bool(needed)
     excluded: dict[str, list[str]] = {}  # by the commands that exclude it, if others do not
     for text in dict.fromkeys(one for some in excludes for one in some):
         able = [c for c in contexts if text.split()[0] in map(flag_of, c.command.params)]

@@ -32,6 +32,7 @@ from tokalign.cli.dialogue import ChatCommand
 from tokalign.cli.generation import PromptOptions, closing_line, times_plain
 from tokalign.errors import CacheError
 from tokalign.runtime.decoder import Decoder, LanguageModel
+from tokalign.runtime.mlx.context_files import ContextFiles
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import ModelSession, TargetModelSession
 from tokalign.runtime.options import DraftingOptions
@@ -114,8 +115,9 @@ def test_what_goes_to_stdout_and_what_to_stderr(target: str) -> None:
     assert result.err.count("[10 tokens, ") == 1
     assert result.err.count("cut off by max_tokens") == 1
     assert talk(target, "Dzień dobry", "/help", options=["--quiet"]).err == ""
-    refused = talk(target, "/nothing", options=["--quiet"]).err
-    assert refused.startswith("tokalign: there is no command /nothing")
+    refused = talk(target, "/nothing", "Dzień dobry", options=["--quiet"])
+    assert (refused.code, refused.out) == (2, result.out)
+    assert refused.err.startswith("tokalign: there is no command /nothing")
 
 
 def test_system_clear_and_retry(target: str) -> None:
@@ -391,8 +393,10 @@ def test_settings_change_the_next_answer_and_a_wrong_one_changes_nothing(target:
     prompt, sampling = "<user>Kto to?\n<assistant>", ["--temp", "1", "--seed", "5"]
     assert greedy["token_ids"] == decoded(target, prompt)["token_ids"]
     assert sampled["token_ids"] == decoded(target, prompt, *sampling)["token_ids"][:6]
-    result = talk(target, *said, "/set", options=["--top-p", "0.9", "--temp", "0.5"])
+    result = talk(target, *said, "/set", options=["--top-p", "0.9"])
     assert result.err.count("tokalign: ") == len(wrong)
+    assert "max_tokens: '0' is not a count; give one, or -1 for no limit; nothing has" in result.err
+    assert "temperature: 'hot' is not a valid number; nothing has changed\n" in result.err
     shown = dict(line.split(maxsplit=1) for line in result.err.splitlines()[-7:])
     assert shown["temperature"] == "1.0"
     assert (shown["seed"], shown["max_tokens"], shown["top_p"]) == ("5", "6", "0.9")
@@ -493,6 +497,36 @@ def test_ctrl_c_at_the_end_of_an_answer_does_not_take_it_back(
     assert json.loads(file.read_text("utf-8"))[1]["content"] == answer["text"]
 
 
+@pytest.mark.parametrize("error", [MemoryError(), CacheError("it cannot be rewound")])
+def test_an_answer_stays_where_its_context_cannot_be_kept(
+    target: str, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(ContextFiles, "keep_of", fail)
+    found = talk(target, "Kto?", "A to?", options=["--json", *PLAIN])
+    assert (found.code, found.err.count("its context is not kept: ")) == (0, 2)
+    first, second = map(json.loads, found.out.splitlines())
+    prompt = f"<user>Kto?\n<assistant>{first['text']}\n<user>A to?\n<assistant>"
+    assert second["token_ids"] == decoded(target, prompt)["token_ids"]
+
+
+def test_figures_load_no_model(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    loads, load = iter(range(9)), LanguageModel.from_folder
+
+    def loaded(*of: Any, **how: Any) -> LanguageModel[Any]:
+        if next(loads) == 1:
+            raise MemoryError
+        return load(*of, **how)
+
+    monkeypatch.setattr(LanguageModel, "from_folder", loaded)
+    told = talk(target, "Kto?", f"/model {target}", "/stats", options=PLAIN)
+    assert "tokens per pass" in told.err
+    assert next(loads) == 2
+    assert told.code == 1, "one of the entries failed"
+
+
 def test_a_conversation_goes_on_after_full_memory(
     target: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -516,7 +550,7 @@ def test_a_conversation_goes_on_after_full_memory(
     monkeypatch.setattr(LanguageModel, "from_folder", loaded)
     said = ["Kto?", "A to?", f"/model {target}", f"/save {tmp_path / 'a.json'}", "A to?"]
     result = talk(target, *said, options=["--json", *PLAIN])
-    assert (result.code, result.err.count("not enough memory")) == (0, 2)
+    assert (result.code, result.err.count("not enough memory")) == (1, 2)
     first, second = map(json.loads, result.out.splitlines())
     prompt = f"<user>Kto?\n<assistant>{first['text']}\n<user>A to?\n<assistant>"
     assert second["token_ids"] == decoded(target, prompt)["token_ids"]

@@ -7,12 +7,13 @@ history may be edited, and only what is new is computed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tokalign.cli.dialogue import AnswerSettings, Dialogue
 from tokalign.cli.entries import Interrupts, typing_hidden
+from tokalign.cli.failures import explained
 from tokalign.cli.generation import Printer, PromptOptions
 from tokalign.cli.output import note
 
@@ -72,9 +73,14 @@ class ChatModel:
             printer = Printer(color=color, markdown=settings.markdown)
             text = self._print(generation, printer, beginning, interrupts)
             reason = {"finish_reason": "interrupted"} if interrupts.count else {}
-            with suppress(KeyboardInterrupt):  # the answer is there
+            try:  # the answer is there, whatever becomes of its context
                 self._decoder.remember()
                 self._files.keep_of(self._target, self._draft)
+            except KeyboardInterrupt:
+                pass
+            except Exception as error:
+                self._open_sessions()
+                note(f"its context is not kept: {explained(error)}")
         summary = generation.summary() | {"text": beginning + text, "cached_tokens": cached}
         return summary | reason, generation.rounds
 

@@ -57,8 +57,9 @@ _OPTIONS = (
 
 
 @click.command("chat", cls=Command, params=[*_OPTIONS])
-def command(*, calibrate: bool, history: bool, **values: Any) -> None:
-    """Talk with the model NAME. Without a terminal, every line of stdin is a message or a command.
+def command(*, calibrate: bool, history: bool, **values: Any) -> int:
+    """Talk with the model NAME. Without a terminal, every line of stdin is a message or a command,
+    and the exit code is that of the worst error.
 
     Answers go to stdout and everything else to stderr. /help lists the commands.
     """
@@ -72,7 +73,7 @@ def command(*, calibrate: bool, history: bool, **values: Any) -> None:
     keeps = history and entries.is_edited
     chat = ChatSession(load_model, values["target"], options, keeps=keeps, **shown)
     note("/help lists the commands, /who shows who guessed what, Ctrl-D leaves")
-    chat.run(entries)
+    return chat.run(entries)
 
 
 class ChatSession:
@@ -99,8 +100,10 @@ class ChatSession:
         self._edits = False  # whether a message that comes next takes the place of the last one
         self._retries = 0
         self._last: dict[str, Any] | None = None  # figures of the last answer
+        self._worst = 0  # exit code
 
-    def run(self, entries: Entries) -> None:
+    def run(self, entries: Entries) -> int:
+        """Returns: the exit code; 0 at a terminal, where errors were seen."""
         while True:
             begun, self._begun = self._begun, ""
             interrupted = "Ctrl-D leaves"
@@ -110,7 +113,7 @@ class ChatSession:
                 if entries.is_edited:
                     write("\n")  # an answer stands apart from its question
                 if text is None or not self._answers(text):
-                    return
+                    return 0 if entries.is_edited else self._worst
             except KeyboardInterrupt:
                 if not sys.stdin.isatty():
                     raise
@@ -135,7 +138,9 @@ class ChatSession:
         except StdoutError:
             raise
         except (TokalignError, OSError, MemoryError, RuntimeError) as error:
-            to_stderr(visible(f"tokalign: {explained(error)}"))
+            told = explained(error)
+            self._worst = max(self._worst, told.exit_code)
+            to_stderr(visible(f"tokalign: {told}"))
         return True
 
     # -- commands ----------------------------------------------------------------------------------
@@ -190,7 +195,8 @@ class ChatSession:
             case "stats":
                 figures = "there is no answer yet"
                 if self._last is not None:
-                    figures = f"{as_text(self._last)}\n{self._answering.kept()}"
+                    kept = "" if self._model is None else f"\n{self._model.kept()}"
+                    figures = as_text(self._last) + kept
                 note(figures, lines=True)
             case _:
                 note(HELP, lines=True)

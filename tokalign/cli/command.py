@@ -66,7 +66,7 @@ class ReadType(click.ParamType[Any]):
         self.name, self._read = name, read
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        flag = self.name if param is None else flag_of(param)
+        flag = "" if param is None else flag_of(param)
         return self._read(flag, value) if isinstance(value, str) else value
 
 

@@ -47,7 +47,7 @@ TABLE = (
     Rule("--drafter", excludes="--text"),
     Rule("--drafter", excludes="--draft", only_in="check calibrate"),
     # sampling, templates and caches
-    Rule("--top-p --top-k --min-p --xtc-probability", needs="--temp", only_in="decode chat"),
+    Rule("--top-p --top-k --min-p --xtc-probability", needs="--temp", only_in="decode"),
     Rule("--xtc-threshold", needs="--xtc-probability", only_in="decode chat"),
     Rule("--chat-template-config", excludes="--ignore-chat-template"),
     Rule("--use-default-chat-template", excludes="--chat-template"),

@@ -263,7 +263,7 @@ class AnswerSettings:
             if name in _SAMPLED:
                 return replace(self, sampling=replace(self.sampling, **{name: value}))
         except (click.BadParameter, UsageError) as error:
-            raise UsageError(f"{name}: {error} Nothing has changed.") from error
+            raise UsageError(f"{name}: {str(error).strip(' .')}; nothing has changed") from error
         changed: dict[str, Any] = {name: value}
         return replace(self, **changed)
 
