@@ -276,6 +276,14 @@ def test_what_is_typed_goes_before_the_config_file(home: Path) -> None:
         assert run("build", f"--{kind}", *given).json["files"] == [f"{home}/out/{path}.tok"]
 
 
+def test_a_draft_for_all_commands_is_not_taught(home: Path) -> None:
+    (home / "tokalign.toml").write_text(f'draft = "{DEMO / "draft"}"\n')
+    train = ("train", "--target", DEMO / "target", "--output", home / "a", "--dry-run", "--json")
+    assert run(*train).json["kind"] == "redrafter"
+    (home / "tokalign.toml").write_text(f'[train]\ndraft = "{DEMO / "draft"}"\n')
+    assert run(*train, "--from-model", "99").json["kind"] == "model"
+
+
 def test_words_that_are_typed_replace_the_target_in_the_config_file(home: Path) -> None:
     (home / "tokalign.toml").write_text(f'target = "{DEMO / "draft"}"\n')
     target = str(DEMO / "target")

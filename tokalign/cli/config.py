@@ -71,7 +71,10 @@ def defaults(
         known = {name for one in others() for name in (str(one.name), *_options(one))}
         if unknown := min(other_names - known, default=None):
             raise UsageError(f"{path}: no command has {unknown}; correct the name or remove it")
-    stated = {name: value for name, value in config.items() if name in options} | own
+    # A draft for all commands is one that drafts; `train` would teach it.
+    other = ("draft", "draft-model") if command.name == "train" else ()
+    names = options.keys() - other
+    stated = {name: value for name, value in config.items() if name in names} | own
     return {
         str(options[name].name): _as_typed(name, value, options[name])
         for name, value in stated.items()

@@ -61,7 +61,7 @@ TABLE = (
     Rule("--prompt-tokens", needs="--text"),
     Rule("--max-tokens --temp --seed --html --publish", excludes="--text", only_in="bench"),
     # build
-    Rule("--draft", excludes="--dictionary-only | --from-model"),
+    Rule("--draft", excludes="--dictionary-only | --from-model", only_in="build"),
     Rule("--alignment-only", excludes="--from-model"),
     Rule(f"--language --dictionary-only --on-invalid {_COUNTS}", excludes="--alignment-only"),
     Rule(_COUNTS, needs="--dictionary-only | --draft | --pack | --from-pack", only_in="build"),
