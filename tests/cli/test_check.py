@@ -11,6 +11,7 @@ import pytest
 from command_lines import run
 from places import DEMO
 from small_families import write_family
+from small_tables import write_dictionary
 
 from tokalign.cli.texts import language_of_model
 from tokalign.names.registry import resolve_tokenizer
@@ -50,7 +51,7 @@ def test_a_sample_text_is_in_the_language_that_is_asked_for() -> None:
     ukrainian, slovak = (check(*pair, "--language", language) for language in ("uk", "sk"))
     assert ukrainian["target_fertility"] > 2 * slovak["target_fertility"]
     told = run("check", *pair).err
-    assert "the pack of en is left out, as it is not compiled for this tokenizer yet" in told
+    assert "the pack of en is left out until it is compiled for this tokenizer: tok" in told
     assert "the pack" not in run("check", "--target", "bielik", "--language", "pl").err
     assert "text -> the sample in en; --language or a FILE chooses another one" in told
     refused = run("check", *pair, "--language", "crh")
@@ -76,6 +77,18 @@ def test_a_target_alone_is_judged_by_what_drafts_without_a_model() -> None:
     assert shown.startswith("No draft model is given"), "the verdict comes first"
     assert "\ntarget_fertility " in shown
     assert "\nmachines.Apple" in shown
+
+
+def test_tables_in_the_folder_of_the_model_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As they are where it decodes."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    model = shutil.copytree(DEMO / "target", tmp_path / "model")
+    assert check("--target", model, "--language", "hu")["found_dictionaries"] is None
+    tokenizer = resolve_tokenizer(str(model)).tokenizer
+    write_dictionary(model / "hu.dictionary.tok", tokenizer)
+    assert check("--target", model, "--language", "hu")["found_dictionaries"] is not None
 
 
 def test_neither_a_compiled_pack_nor_a_sample_changes_the_language_of_a_model(

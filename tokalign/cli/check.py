@@ -95,11 +95,12 @@ def command(
     sources = find_sources([str(file or sample_text(chosen))])
     with skipping_lines() as skip:
         lines = list(islice(Corpus(sources, field=field, report=skip).lines(), 20_000))
-    tables = open_dictionary(theirs, note=note)
-    packs = packs_to_compile(theirs.fingerprint, find_packs())
+    own: dict[str, Any] = {"model_folder": decoding.folder}
+    tables = open_dictionary(theirs, **own, note=note)
+    packs = packs_to_compile(theirs.fingerprint, find_packs(**own), **own)
     if file is None and (pack := packs.get(chosen)):
         note(
-            f"the pack of {chosen} is left out, as it is not compiled for this tokenizer yet: "
+            f"the pack of {chosen} is left out until it is compiled for this tokenizer: "
             f"tokalign build --from-pack {quote(str(pack))} --target {quote(target)}"
         )
     saving = measure_dictionaries(theirs, lines, tables, dictionary_of_lines)
