@@ -19,7 +19,7 @@ from random_models import write_model
 from ticking import ticking
 from written_tables import write_bundle
 
-from tokalign.cli.output import figures_table, one_line, rows, table, to_json, visible
+from tokalign.cli.output import figures_table, one_line, paragraph, rows, table, to_json, visible
 from tokalign.storage import sample_text
 from tokalign.tables.bundle import Bundle
 
@@ -142,6 +142,12 @@ def test_a_table_of_figures_fits_the_terminal(monkeypatch: pytest.MonkeyPatch) -
         lines = figures_table(names, [row]).splitlines()
         assert max(map(len, lines)) <= width
         assert "plain" in lines[-1] or "plain" in lines[-2]
+
+
+def test_a_command_in_a_paragraph_is_not_cut_within_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    for width in range(4, 40):
+        monkeypatch.setenv("COLUMNS", str(width))
+        assert "--dictionary-only" in paragraph("Build it with: tokalign build --dictionary-only")
 
 
 CHECK = ["check", "--target", "bielik", "--draft", "llama3.2"]

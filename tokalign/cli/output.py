@@ -275,7 +275,7 @@ def _filled(line: str, indent: str) -> str:
 
 def paragraph(text: str) -> str:
     """A text in lines that fit."""
-    return "\n".join(fill(line, line_width()) for line in text.splitlines())
+    return "\n".join(_filled(line, "") for line in text.splitlines())
 
 
 def columns(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
