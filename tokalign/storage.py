@@ -69,7 +69,7 @@ def prompts(language: str, *, instead: str = "FILE arguments") -> Path:
 def _require(language: str, what: str, remedy: str) -> None:
     if language not in LANGUAGES:
         raise UsageError(
-            f"no {what} in language {shown_path(language)} comes with tokalign, only in "
+            f"tokalign comes with no {what} in language {shown_path(language)}, only in "
             f"{', '.join(LANGUAGES)}; {remedy}"
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 from command_lines import Ended, run, words
@@ -16,7 +17,9 @@ from tokalign.cli.bench import Options, as_object, read_options
 from tokalign.cli.bench_results import COLUMNS
 from tokalign.cli.output import figures_table
 from tokalign.cli.texts import read_prompts
-from tokalign.evaluate.comparison import BASELINES, Comparison, Condition, compare
+from tokalign.errors import UsageError
+from tokalign.evaluate.bench import Bench
+from tokalign.evaluate.comparison import BASELINES, Comparison, Condition, Measurement, compare
 from tokalign.evaluate.machine_report import read as read_report
 from tokalign.storage import POLISH, sample_text
 
@@ -45,6 +48,32 @@ def test_three_sets_are_measured_shown_and_reported(tmp_path: Path) -> None:
     assert {row["against_plain"] for row in found["overall"]} == {""}, "three prompts say nothing"
     documented = (DEMO.parent / "docs" / "metrics.md").read_text("utf-8")
     assert [key for key in found["overall"][2] if f"`{key}`" not in documented] == []
+
+
+def test_ctrl_c_keeps_the_prompts_that_were_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those under all conditions: here three, and then one of the second prompt."""
+    measured, calls = Bench.measured, iter(range(99))
+
+    def interrupted(self: Bench, *given: Any) -> Measurement:
+        if next(calls) == 3 + 3 + 1:
+            raise KeyboardInterrupt
+        return measured(self, *given)
+
+    monkeypatch.setattr(Bench, "measured", interrupted)
+    short = ["--method", "copy", "-k", "2", "-m", "2", "--limit", "1", "--json"]
+    ended = bench(*PAIR, *short)
+    assert (ended.code, ended.err.splitlines()[-1]) == (130, "tokalign: interrupted")
+    assert [row["prompts"] for row in json.loads(ended.out)["overall"]] == [1, 1, 1]
+
+
+def test_prompts_are_in_a_language_that_there_are_some_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the dictionary of code, which is no such language, is named first."""
+
+    def asked(_files: object, *, language: str, **_: Any) -> None:
+        raise UsageError(f"prompts in {language}")
+
+    monkeypatch.setattr("tokalign.cli.bench.read_prompts", asked)
+    bench("--target", DEMO / "target", "--language", "code,en").is_refused(2, "prompts in en")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -76,6 +105,7 @@ def test_what_is_measured_is_how_other_commands_draft() -> None:
         ("--target bielik a.txt a.jsonl", 2, "the same name; rename one"),
         ("--target bielik --language crh", 2, "no prompts in language crh"),
         ("--target bielik --text", 2, "FILEs"),
+        ("--target bielik --text --method drafter", 2, "leave out --text"),
         (f"--target bielik --text {sample_text(POLISH)} -k auto", 2, "depends on costs"),
         ("--target TARGET --draft DRAFT --limit 1 --method none", 3, "tokenizer"),
     ],

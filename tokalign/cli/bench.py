@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -50,6 +51,7 @@ from tokalign.runtime.options import (
     read_draft_tokens,
     take,
 )
+from tokalign.storage import LANGUAGES
 
 if TYPE_CHECKING:
     from tokalign.evaluate.bench import Bench
@@ -143,6 +145,8 @@ def read_options(values: dict[str, Any]) -> Options:
             ) from error
         if options.draft is None and (name == "draft" or name not in METHODS):
             raise UsageError(f"--method {name} needs a draft model; give --draft NAME")
+        if options.text and name == "drafter":
+            raise UsageError("--method drafter needs a target that runs; leave out --text")
     return options
 
 
@@ -153,7 +157,8 @@ def command(**values: Any) -> None:
     FILEs are prompts; without them, those that come with tokalign. Each output is compared with
     that of plain decoding, id by id (equal in float32, but for near ties). Plain decoding is
     measured twice: a condition is called faster only where it clears the second one, the control.
-    With --text nothing but a draft model is run. A table goes to stdout, in Markdown.
+    With --text nothing but a draft model is run. A table goes to stdout, in Markdown; after Ctrl-C
+    it is about the prompts before.
     """
     html = values.pop("html")
     options = read_options(values)
@@ -164,7 +169,7 @@ def command(**values: Any) -> None:
         return
     from tokalign.evaluate.comparison import compare
 
-    about, decoder, measurements = _measured(options)
+    about, decoder, measurements, is_cut = _measured(options)
     comparison = compare(measurements)
     result = as_object(comparison, about)
     if html is not None:
@@ -179,13 +184,19 @@ def command(**values: Any) -> None:
             f"{comparison.ids_that_differ} ids differ from plain decoding: the last bit of a pass, "
             f"which may depend on its rows, decides where two ids are nearly equal{rarer}"
         )
+    if is_cut:
+        raise KeyboardInterrupt
 
 
-def _measured(options: Options) -> tuple[Mapping[str, Any], Decoder, Sequence[Measurement]]:
+def _measured(
+    options: Options,
+) -> tuple[Mapping[str, Any], Decoder, Sequence[Measurement], bool]:
+    """Settings, models and what was measured; also whether Ctrl-C left prompts out."""
     from tokalign.api.assemble import choose_dtype, keep_loaded, load_decoder
 
     read = partial(read_prompts, options.files, field=options.field, limit=options.limit)
-    language = next(iter(options.drafting.languages), None)
+    named = sorted(options.drafting.languages, key=lambda name: name not in LANGUAGES)
+    language = next(iter(named), None)  # code is none that prompts come in
     # Files are read before models are loaded. The language of the model is known afterwards.
     texts = read(language=language) if options.files or language is not None else []
     from tokalign.runtime.mlx.machine import device_name, mlx_version
@@ -220,12 +231,16 @@ def _measured(options: Options) -> tuple[Mapping[str, Any], Decoder, Sequence[Me
         "tokalign": __version__,
     }
     bench, measurements = _bench(options, decoder, texts), []
-    with progress(len(bench.prompts) * len(bench.conditions), "measuring") as advance:
+    count, each = len(bench.prompts), len(bench.conditions)
+    with suppress(KeyboardInterrupt), progress(count * each, "measuring") as advance:
         for measurement in bench.run():
             measurements.append(measurement)
             advance(1)
+    if not (whole := len(measurements) // each):
+        raise KeyboardInterrupt
+    measurements = measurements[: whole * each]  # prompts under all conditions
     measurements.sort(key=lambda one: bench.conditions.index(one.condition))
-    return about, decoder, measurements
+    return about, decoder, measurements, whole < count
 
 
 def _bench(options: Options, decoder: Decoder, texts: Sequence[PromptText]) -> Bench:
