@@ -49,7 +49,8 @@ def show_table(*, file: str) -> None:
 
 @command.command("verify", cls=Command, params=[_FILES])
 def verify(*, files: tuple[Path, ...]) -> None:
-    """Check every byte of FILES against their checksums, and that their tables can be read.
+    """Check every byte of FILES against their checksums, and that their tables can be read. A FILE
+    may be a recurrent drafter's folder.
 
     All files are checked; the exit code is 3 if one of them is damaged, 4 if one is missing.
     """
