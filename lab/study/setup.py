@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from lab.study.prompts import PromptFiles, StudyPrompts
 from lab.study.protocol import Arm, Drafts, Protocol
 from tokalign.errors import UsageError
-from tokalign.storage import as_path
+from tokalign.storage import as_path, write_file
 
 if TYPE_CHECKING:
     from lab.study.result import Setting
@@ -153,7 +154,7 @@ def cost_curves(options: StudyOptions, loaded: Loaded) -> dict[str, CostCurve]:
     The empty name is for the target alone.
     """
     from tokalign.evaluate.calibrate import measure_curve
-    from tokalign.runtime.cost import read_curve, store_curve
+    from tokalign.runtime.cost import read_curve
     from tokalign.runtime.mlx.machine import machine_of
 
     curves: dict[str, CostCurve] = {}
@@ -164,7 +165,8 @@ def cost_curves(options: StudyOptions, loaded: Loaded) -> dict[str, CostCurve]:
         if curve is None or curve.machine != machine_of(decoder.target.model, model):
             options.note(f"measuring what passes cost{f' with {name}' if name else ''}")
             seconds = options.protocol.curve_seconds
-            store_curve(measure_curve(decoder.target.model, model, ids, budget=seconds), path)
+            measured = measure_curve(decoder.target.model, model, ids, budget=seconds)
+            write_file(path, json.dumps(measured.to_json()) + "\n", parents=True)
             curve = read_curve(str(path))  # as it is rounded in the file
         curves[name] = curve
     return {"": next(iter(curves.values())).without_draft(), **curves}

@@ -199,15 +199,12 @@ def find_curve_of_tokenizers(target: str, draft: str) -> CostCurve | None:
     return found
 
 
-def store_curve(curve: CostCurve, path: Path | None = None) -> Path:
-    """Write a curve to `path`, or a measured one to its place in the cache. Returns: where it is.
-    Raises: UsageError if it cannot be written."""
-    remedy = "choose a file that you may write"
-    if path is None:
-        assert curve.machine is not None, "only a measured curve has a place in the cache"
-        path, remedy = _place(curve.machine), _CACHE_REMEDY
-    content = json.dumps(curve.to_json(), ensure_ascii=False) + "\n"
-    write_file(path, content, parents=True, remedy=remedy)
+def store_curve(curve: CostCurve) -> Path:
+    """Write a measured curve to its place in the cache. Returns: where it is. Raises: UsageError
+    if it cannot be written."""
+    assert curve.machine is not None, "only a measured curve has a place in the cache"
+    path, content = _place(curve.machine), json.dumps(curve.to_json(), ensure_ascii=False) + "\n"
+    write_file(path, content, parents=True, remedy=_CACHE_REMEDY)
     return path
 
 
