@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from secrets import randbits
@@ -12,7 +11,7 @@ from statistics import quantiles
 from typing import TYPE_CHECKING, Any
 
 from tokalign.cli.markdown import for_terminal
-from tokalign.cli.output import RESET, flags, for_stdout, note, table, write
+from tokalign.cli.output import RESET, flags, for_stdout, note, table, to_stderr, write
 from tokalign.errors import UsageError
 from tokalign.runtime.options import CacheOptions, DraftingOptions, take
 from tokalign.runtime.rounds import UNBOUNDED, Outcome, Reading, Round
@@ -148,17 +147,13 @@ class Printer:
         if reading is None or flags.quiet or not sys.stderr.isatty():
             return
         self._is_reading = True
-        with suppress(OSError):
-            sys.stderr.write(f"\r\x1b[Kreading {reading.done:,} of {reading.total:,}")
-            sys.stderr.flush()
+        to_stderr(f"\r\x1b[Kreading {reading.done:,} of {reading.total:,}", end="")
 
     def write(self, text: str, outcome: Outcome | None = None) -> None:
         """Print a piece of the text, or what can be rendered by now."""
         if self._is_reading:
             self._is_reading = False
-            with suppress(OSError):
-                sys.stderr.write("\r\x1b[K")
-                sys.stderr.flush()
+            to_stderr("\r\x1b[K", end="")
         shown = for_stdout(text)
         if self._markdown is not None:
             shown = self._markdown.push(shown)

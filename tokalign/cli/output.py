@@ -73,10 +73,10 @@ def write(text: str) -> None:
         raise unwritten(error) from error
 
 
-def to_stderr(text: str) -> None:
-    """Write `text` and a line end on stderr as it is; nothing happens if stderr is full or gone."""
+def to_stderr(text: str, end: str = "\n") -> None:
+    """Write `text` and its end on stderr as it is; nothing happens if stderr is full or gone."""
     with suppress(OSError):
-        print(text, file=sys.stderr)
+        print(text, file=sys.stderr, end=end, flush=True)
 
 
 @contextmanager
