@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from polish import texts
 
-from tokalign.cli.dialogue import COMMANDS, HELP, ChatCommand, Dialogue, EntryLines, read_entry
+from tokalign.cli.dialogue import COMMANDS, ChatCommand, Dialogue, EntryLines, help_text, read_entry
 from tokalign.errors import UsageError
 
 
@@ -55,7 +55,15 @@ def test_commands_are_read() -> None:
     for name, (takes, _) in COMMANDS.items():
         typed = f"/{name} x" if takes == "FILE" else f"/{name}"
         assert read_entry(typed) == ChatCommand(name, "x" if takes == "FILE" else "")
-        assert f"/{name}" in HELP
+
+
+def test_help_fits_the_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    for width in (60, 80, 200):
+        monkeypatch.setenv("COLUMNS", str(width))
+        lines = help_text().splitlines()
+        assert max(map(len, lines)) <= width
+        for name in COMMANDS:
+            assert any(line.startswith(f"/{name} ") for line in lines), name
 
 
 @pytest.mark.parametrize("typed", ["/q", "/", "/save", "/load ", "/clear now", "/System x"])

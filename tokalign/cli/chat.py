@@ -12,19 +12,19 @@ import click
 
 from tokalign.cli.answering import ChatModel
 from tokalign.cli.command import MAX_TOKENS, Command, Option, Words, rare
-from tokalign.cli.dialogue import HELP, AnswerSettings, ChatCommand, Dialogue, read_entry
+from tokalign.cli.dialogue import AnswerSettings, ChatCommand, Dialogue, help_text, read_entry
 from tokalign.cli.entries import Entries, open_entries
 from tokalign.cli.failures import explained
 from tokalign.cli.generation import PromptOptions, as_text, closing_line, legend, load
 from tokalign.cli.options import COLOR, GENERATION
 from tokalign.cli.output import (
     flags,
+    message_line,
     note,
     read_text_file,
     safe_json,
     text_or_file,
     to_stderr,
-    visible,
     write,
 )
 from tokalign.errors import ContextLengthError, StdoutError, TokalignError, UsageError
@@ -140,7 +140,7 @@ class ChatSession:
         except (TokalignError, OSError, MemoryError, RuntimeError) as error:
             told = explained(error)
             self._worst = max(self._worst, told.exit_code)
-            to_stderr(visible(f"tokalign: {told}"))
+            to_stderr(message_line(f"tokalign: {told}"))
         return True
 
     # -- commands ----------------------------------------------------------------------------------
@@ -199,7 +199,7 @@ class ChatSession:
                     figures = as_text(self._last) + kept
                 note(figures, lines=True)
             case _:
-                note(HELP, lines=True)
+                note(help_text(), lines=True)
 
     def _again(self, text: str | None = None) -> None:
         """Have the last message, or a text in its place, answered anew. The old answer stays if no

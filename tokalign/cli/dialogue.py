@@ -15,7 +15,7 @@ import msgspec
 
 from tokalign.cli.command import MAX_TOKENS
 from tokalign.cli.options import SAMPLING, TEMP
-from tokalign.cli.output import table
+from tokalign.cli.output import paragraph, table
 from tokalign.errors import UsageError, is_text
 
 if TYPE_CHECKING:
@@ -41,14 +41,17 @@ _ALIASES = {"?": "help", "bye": "exit", "quit": "exit", "reset": "clear"}
 _LEAVING = ("exit", "quit")
 """Whole messages that nobody means for the model."""
 
-HELP = "\n".join(
-    [
-        *(f"/{name} {takes}".ljust(18) + about for name, (takes, about) in COMMANDS.items()),
-        "//TEXT".ljust(18) + "a message that begins with a slash",
-        'Several lines: Esc Enter, a \\ at the end of a line, or lines between """ and """.',
-        "Ctrl-C stops an answer and keeps it; while a prompt is read, it opens the message again.",
-    ]
-)
+_KEYS = '''\
+Several lines: Esc Enter, a \\ at the end of a line, or lines between """ and """.
+Ctrl-C stops an answer and keeps it; while a prompt is read, it opens the message again.'''
+
+
+def help_text() -> str:
+    """What can be typed, in lines that fit."""
+    typed = [(f"/{name} {takes}", about) for name, (takes, about) in COMMANDS.items()]
+    typed.append(("//TEXT", "a message that begins with a slash"))
+    return f"{table(typed)}\n{paragraph(_KEYS)}"
+
 
 BLOCK = '"""'
 _ROLES = ("user", "assistant")
