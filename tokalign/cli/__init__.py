@@ -17,7 +17,7 @@ from tokalign import __version__
 from tokalign.child_processes import safe_path
 from tokalign.cli.config import defaults, read_config
 from tokalign.cli.failures import explained, unwritten
-from tokalign.cli.output import finish, message_line, open_closed_streams, to_stderr, visible
+from tokalign.cli.output import complain, finish, open_closed_streams, to_stderr, visible
 from tokalign.errors import MissingAssetError, TokalignError, UsageError
 from tokalign.installation import install_line
 
@@ -127,7 +127,7 @@ def main() -> None:
     with safe_path():
         status = _run(stdout)
     if (error := finish(stdout)) is not None and not status:
-        status = _complain(unwritten(error))
+        status = complain(unwritten(error))
     finish(stderr)
     sys.exit(status)
 
@@ -145,7 +145,7 @@ def _run(stdout: TextIO) -> int:
         # Commands that run models import mlx before they look for any model.
         if (error.name or "").partition(".")[0] not in ("mlx", "mlx_lm"):
             raise
-        return _complain(
+        return complain(
             MissingAssetError(
                 "this command runs models with mlx, which is not installed; install it with: "
                 + install_line(extra="mlx")
@@ -155,16 +155,11 @@ def _run(stdout: TextIO) -> int:
         to_stderr("tokalign: interrupted")
         return 130
     except (TokalignError, OSError, MemoryError, RuntimeError) as error:
-        return _complain(explained(error))
+        return complain(explained(error))
     except SystemExit as ended:
         if sys.stdout is not stdout:  # what click does when the reader of its help is gone
-            return _complain(unwritten(BrokenPipeError()))
+            return complain(unwritten(BrokenPipeError()))
         status = ended.code  # of a shell that asked for completions, SIGTERM or SIGHUP
         if status in (143, 129):
             to_stderr("tokalign: terminated")
     return status if isinstance(status, int) else 0
-
-
-def _complain(error: TokalignError) -> int:
-    to_stderr(message_line(f"tokalign: {error}"))
-    return error.exit_code

@@ -18,8 +18,8 @@ from tokalign.cli.failures import explained
 from tokalign.cli.generation import PromptOptions, as_text, closing_line, legend, load
 from tokalign.cli.options import COLOR, GENERATION
 from tokalign.cli.output import (
+    complain,
     flags,
-    message_line,
     note,
     read_text_file,
     safe_json,
@@ -138,9 +138,7 @@ class ChatSession:
         except StdoutError:
             raise
         except (TokalignError, OSError, MemoryError, RuntimeError) as error:
-            told = explained(error)
-            self._worst = max(self._worst, told.exit_code)
-            to_stderr(message_line(f"tokalign: {told}"))
+            self._worst = max(self._worst, complain(explained(error)))
         return True
 
     # -- commands ----------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from textwrap import fill
 from typing import Any, TextIO
 
 from tokalign.cli.failures import unwritten
-from tokalign.errors import CorpusError, UsageError
+from tokalign.errors import CorpusError, TokalignError, UsageError
 from tokalign.storage import as_path
 
 
@@ -196,6 +196,12 @@ def message_line(text: str) -> str:
     """`one_line`, or what of it fits the lines of a terminal."""
     line = one_line(text)
     return _filled(line, "  ") if sys.stderr.isatty() else line
+
+
+def complain(error: TokalignError) -> int:
+    """Say on stderr why something was not done. Returns: the exit code."""
+    to_stderr(message_line(f"tokalign: {error}"))
+    return error.exit_code
 
 
 def note(message: str, *, lines: bool = False) -> None:

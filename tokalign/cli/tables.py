@@ -9,16 +9,7 @@ from typing import Any
 import click
 
 from tokalign.cli.command import FILE, NAME, Command, Option, flag
-from tokalign.cli.output import (
-    echo,
-    flags,
-    message_line,
-    note,
-    one_line,
-    print_json,
-    show,
-    to_stderr,
-)
+from tokalign.cli.output import complain, echo, flags, note, one_line, print_json, show
 from tokalign.errors import TokalignError, UsageError
 from tokalign.storage import as_path, open_regular
 
@@ -82,7 +73,7 @@ def verify(*, files: tuple[Path, ...]) -> None:
             if problem is None:
                 echo(one_line(f"{path}: ok"))
             else:
-                to_stderr(message_line(f"tokalign: {problem}"))
+                complain(problem)
     if codes := [problem.exit_code for problem in problems.values() if problem is not None]:
         raise click.exceptions.Exit(max(codes))
 
