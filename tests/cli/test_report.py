@@ -10,9 +10,20 @@ from command_lines import run
 from places import DEMO
 
 from tokalign.cli.report import bar_plot, curve_plot, waterfall_plot, write_report
+from tokalign.installation import install_line
 from tokalign.runtime.cost import CostCurve, Timing
 
 pytest.importorskip("pygal")
+
+
+@pytest.mark.parametrize("missing", ["pygal", "jinja2"])
+def test_what_a_page_takes_is_looked_for_before_any_work(
+    missing: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("tokalign.cli.report.find_spec", lambda name: name != missing or None)
+    page = ("check", "--target", DEMO / "target", "--html", tmp_path / "page.html")
+    run(*page).is_refused(4, install_line(missing))
+
 
 CURVE = CostCurve(
     name="a machine",

@@ -34,12 +34,12 @@ class Plot:
 
 
 def require_plots() -> None:
-    """Check before long work that plots can be drawn. Raises: MissingAssetError without pygal."""
-    if find_spec("pygal") is None:
-        raise MissingAssetError(
-            f"plots are drawn by pygal, which is not installed; install it with: "
-            f"{install_line('pygal')}"
-        )
+    """Check before long work that a page with plots can be made. Raises: MissingAssetError."""
+    for name in ("pygal", "jinja2"):
+        if find_spec(name) is None:
+            raise MissingAssetError(
+                f"pages take {name}, which is not installed; install it with: {install_line(name)}"
+            )
 
 
 def render(template: str, **values: Any) -> str:
