@@ -152,6 +152,16 @@ def test_texts_are_given_as_to_build_and_looked_for_before_anything_loads(
     assert files(output) == files(trained[0])
 
 
+def test_the_current_folder_may_be_that_of_the_drafter(
+    target: Path, sentences: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (output := tmp_path / "drafter").mkdir()
+    monkeypatch.chdir(output)
+    assert run(target, sentences, Path(), "--epochs=1", "--evaluations=1").code == 0
+    assert (output / "config.json").is_file()
+    assert (tmp_path / "drafter.training").is_dir()
+
+
 @pytest.mark.parametrize("name", ["config.json", "README.md", "model-00001-of-00002.safetensors"])
 def test_files_that_it_did_not_write_are_not_replaced(
     name: str, target: Path, sentences: Path, tmp_path: Path

@@ -6,6 +6,7 @@ learner.
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from pathlib import Path
 from shlex import join
@@ -173,7 +174,8 @@ def command(
     )
     if (begun := values["begin_with"]) is not None:  # else refused after hours of labelling
         require_target(begun, model)
-    workspace = workspace or output.with_name(f"{output.name}.training")
+    beside = Path(os.path.abspath(output))  # . has no name
+    workspace = workspace or beside.with_name(f"{beside.name}.training")
     written = list[Corpus]()
     with skipping_lines() as skip:
         if (writing := plan.writing) is not None:
