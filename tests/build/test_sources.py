@@ -321,7 +321,7 @@ def test_a_server_that_is_down_is_no_missing_file(
     ("url", "message"),
     [
         ("memory://nowhere/x.txt", "no such file"),
-        ("memory://nowhere/*.txt", "no file matches"),
+        ("memory://nowhere/*.txt", "no file matches this pattern; check the address"),
         ("nowhere://x.txt", "cannot be read.*Protocol not known"),
     ],
 )

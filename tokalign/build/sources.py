@@ -61,6 +61,7 @@ STDIN = "-"
 _MAGIC = "*?["
 _CHUNK = 1 << 16
 _MAGIC_IN_URLS = "*["  # a question mark begins the query of a URL
+_ADDRESS = "check the address and the network, or fetch the file and give its path"
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +209,8 @@ def _under_glob(pattern: str, locations: Iterable[str]) -> list[CorpusFile]:
     fixed = pattern[: min(pattern.find(c) for c in _MAGIC if c in pattern)].rpartition("/")[0]
     files = [CorpusFile(_relative(file, fixed), file) for file in sorted(locations)]
     if not files:
-        raise CorpusError("no file matches this pattern; check it with ls", path=pattern)
+        remedy = _ADDRESS if _is_url(pattern) else "check it with ls"
+        raise CorpusError(f"no file matches this pattern; {remedy}", path=pattern)
     return files
 
 
@@ -278,8 +280,7 @@ def _naming(location: str) -> Iterator[None]:
                 problem = f"{error}; install what is missing with: {install_line('PACKAGE')}"
             case _:
                 reason = getattr(why, "strerror", None) or f"{type(why).__name__}: {why}"
-                remedy = "check the address and the network, or fetch the file and give its path"
-                remedy = remedy if _is_url(location) else "give a file that you may read"
+                remedy = _ADDRESS if _is_url(location) else "give a file that you may read"
                 problem = f"it cannot be read ({next(iter(reason.splitlines()))}); {remedy}"
         raise CorpusError(problem, path=location) from error
 
