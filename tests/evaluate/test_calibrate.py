@@ -75,6 +75,12 @@ def test_what_tells_less_is_left_out_where_it_would_keep_the_rest_from_being_rep
         assert min(map(len, times.values())) >= least
 
 
+def test_one_row_is_repeated_first_as_nothing_is_known_without_it() -> None:
+    clocked = Clocked(1, 2, 4, 8, 16, 33, "draft", "tree", "ahead")
+    times = time_passes(clocked.passes, 20.5, lambda _: None, clocked.clock)
+    assert {what: len(seconds) for what, seconds in times.items() if len(seconds) > 1} == {1: 2}
+
+
 def test_more_rows_take_less_only_where_that_was_seen_often(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
