@@ -28,6 +28,7 @@ from zoo import make_model
 
 from tokalign.errors import CacheError
 from tokalign.runtime.decoder import LanguageModel
+from tokalign.runtime.mlx.contexts import Contexts
 from tokalign.runtime.mlx.layers import Layers
 from tokalign.runtime.options import DraftingOptions
 from tokalign.runtime.written_later import LATER
@@ -103,6 +104,16 @@ def test_a_server_that_starts_again_goes_on_from_disk(
     assert cached[:3] == [0, usages[0]["prompt_tokens"] - 1, 0]
     assert cached[3] >= 24
     assert ids_of(answers[0]) == ids_of(answers[1]) == ids_of(answers[2])
+
+
+def test_a_prompt_of_which_no_part_can_be_kept_is_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tokalign.serve.preparing._STRIDE", 24)
+    folder = write_model(tmp_path, vocabulary_size=300, make=hybrid)
+    with serving(Settings(model=str(folder), dtype="float32")) as server:
+        monkeypatch.setattr(Contexts, "keep", lambda *_, **__: 1 // 0)
+        assert complete(server, "to ja, to ja, to ja i ba " * 3, max_tokens=3).status == 200
 
 
 def test_a_model_that_is_loaded_again_goes_on_from_disk(

@@ -128,12 +128,13 @@ class Usage(NamedTuple):
         """Those of all choices."""
         counted = [choice.job.statistics for choice in choices]
         accepted = sum(each.num_accepted_draft_tokens for each in counted)
+        completion = sum(choice.count for choice in choices)
         firsts = [choice.job for choice in choices if choice.counts_prompt]
         return cls(
             prompt=sum(len(job.prompt.target) for job in firsts),
             cached=sum(job.cached for job in firsts),
-            completion=sum(choice.count for choice in choices),
-            accepted=accepted,
+            completion=completion,
+            accepted=min(accepted, completion),  # or of tokens after an only call
             rejected=sum(each.num_draft_tokens for each in counted) - accepted,
             thought=sum(choice.thought_tokens for choice in choices),
         )

@@ -6,7 +6,8 @@ All of it belongs to one owner, models and an API key, and serves nobody else.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 
 from tokalign.names.memory import working_set
 from tokalign.runtime.mlx.context_files import ContextFiles
@@ -24,6 +25,15 @@ GROWTH = 1024
 """Ids of an answer for which room is made at a time: by default, its limit is the context's."""
 
 _LOG = logging.getLogger(__name__)
+
+
+@contextmanager
+def logged_failures() -> Iterator[None]:
+    """Around keeping something of an answer, which is whole without that."""
+    try:
+        yield
+    except Exception as error:
+        _LOG.error("what an answer leaves could not be kept", exc_info=error)
 
 
 class Keeping:

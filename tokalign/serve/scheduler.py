@@ -22,7 +22,7 @@ from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal
 from tokalign.serve.decoding import Answering, request_of
 from tokalign.serve.job import Item, Job, State
-from tokalign.serve.keeping import GROWTH, Keeping
+from tokalign.serve.keeping import GROWTH, Keeping, logged_failures
 from tokalign.serve.metrics import Metrics
 from tokalign.serve.models import Models
 from tokalign.serve.preparing import Preparing
@@ -257,8 +257,9 @@ class Scheduler:
             if job.answering is None:
                 job.answering = self._open(job)
             kept = job.answering.read()
-            for cache in kept or ():
-                self._kept.keep(job, cache.held, is_shared=cache.is_shared)
+            with logged_failures():
+                for cache in kept or ():
+                    self._kept.keep(job, cache.held, is_shared=cache.is_shared)
         except Exception as error:
             self._abort(job, error)
             return True
@@ -313,14 +314,12 @@ class Scheduler:
     def _finish(self, job: Job) -> None:
         """End a job and keep what later requests can use."""
         self._jobs.remove(job)
-        try:
+        with logged_failures():
             if job.answering is not None:
                 self._kept.keep(job, job.answering.close())
                 self.models.loaded.decoder.remember()
             if (outputs := self._kept.outputs(job)) is not None:
                 outputs.add(job.emitted)
-        except Exception as error:  # the answer itself is whole
-            _LOG.error("what an answer leaves could not be kept", exc_info=error)
         self._end(job, None)
 
     def _abort(self, job: Job, error: Exception) -> None:
