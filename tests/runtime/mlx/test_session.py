@@ -114,6 +114,17 @@ def test_a_cache_that_cannot_be_quantized_so_is_refused_in_one_line() -> None:
         session.logits([1, 2, 3])
 
 
+def test_embeddings_are_read_whatever_is_read_with_them() -> None:
+    """Where a cache begins anew, the ids before them are read in the same pass."""
+    model, ids, found = random_model(), list(range(1, 13)), []
+    for ends in ([4, 9, 12], [6, 12], [12]):
+        session = ModelSession(model)
+        session.embed(4, model.model.embed_tokens(mx.array(ids[4:9])) + 0.3)
+        found.append([session.logits(ids[:end]) for end in ends][-1])
+        assert mx.allclose(found[-1], found[0], atol=1e-4)
+    assert not mx.allclose(found[0], fresh(ids, 1), atol=1e-2)
+
+
 def test_settling_leaves_the_cache_at_a_prefix() -> None:
     cache = [KVCache() for _ in random_model().layers]
     session = ModelSession(random_model(), cache=cache)

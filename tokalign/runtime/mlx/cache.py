@@ -321,13 +321,14 @@ class ModelCache(Generic[Id]):
     def _embedded(self, begin: int, tokens: Array) -> dict[str, Array]:
         """The argument that a model takes embeddings by; nothing where none were given."""
         first, embeddings = self._embeddings
-        if not first <= begin < first + len(embeddings):
+        at, end = max(begin, first), min(begin + tokens.shape[0], first + len(embeddings))
+        if at >= end:
             return {}
-        rows = embeddings[begin - first : begin - first + tokens.shape[0]]
-        rest = tokens[rows.shape[0] :]
-        if rest.shape[0]:
-            rows = mx.concatenate([rows, embedding_of(self.model)(rest).astype(rows.dtype)])
-        return {"input_embeddings": rows[None]}
+        rows = [embeddings[at - first : end - first]]
+        for place, ids in ((0, tokens[: at - begin]), (2, tokens[end - begin :])):
+            if ids.shape[0]:  # as of a text that is read again from its beginning
+                rows.insert(place, embedding_of(self.model)(ids).astype(rows[0].dtype))
+        return {"input_embeddings": mx.concatenate(rows)[None]}
 
     def _new_layers(self) -> list[Any]:
         made = make_prompt_cache(self.model, max_kv_size=self._options.max_kv_size)
