@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
 from copy import deepcopy
+from functools import cache as cache_calls
+from functools import partial
 from itertools import count, islice
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import mlx.core as mx
+import mlx_lm
 import pytest
 import zoo
 from mlx_lm.models.cache import make_prompt_cache
 from random_models import plainly
 from small_tokenizers import of_merges
 
+from tokalign import runtime
 from tokalign.api.text import stream_generate
 from tokalign.api.together import batch_generate
 from tokalign.errors import CacheError, UsageError
-from tokalign.runtime.mlx.cache import ModelCache
 from tokalign.runtime.mlx.layers import remembered
 
 TOKENIZER = of_merges(bytes(range(32, 32 + zoo.VOCABULARY)), [])
@@ -38,58 +45,73 @@ def answered(name: str, prompt: list[int], **how: Any) -> list[int]:
     return [response.token for response in responding(name, prompt, **how)]
 
 
+def interrupted(at: int, program: Callable[[], Any]) -> bool:
+    """Whether Ctrl-C came while a program ran: at one of the lines of the runtime and of mlx-lm
+    that it comes to, counted from 0."""
+    folders, lines = (
+        (str(Path(runtime.__file__).parent), str(Path(mlx_lm.__file__).parent)),
+        count(),
+    )
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        if not frame.f_code.co_filename.startswith(folders):
+            return None
+        if event == "line" and next(lines) == at:
+            raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        program()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
 @pytest.mark.parametrize("how", METHODS, ids=["plain", "copy"])
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_an_interrupted_pass_leaves_a_cache_of_what_was_read(
-    name: str, how: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+def test_an_interrupted_answer_leaves_a_cache_of_what_was_read(
+    name: str, how: dict[str, Any]
 ) -> None:
     """Ctrl-C may come between two layers of any pass, of which some have then read more ids."""
     model = zoo.zoo_model(name)
     whole = [*PROMPT, *plainly(model, PROMPT, 12)]
-    kind, read = type(model.layers[-1]), type(model.layers[-1]).__call__
-    for last in count(0, 3):
-        cache, passes = make_prompt_cache(model), iter([*[False] * last, True])
-
-        def interrupted(self: Any, *args: Any, passes: Any = passes, **named: Any) -> Any:
-            if self is model.layers[-1] and next(passes, False):
-                raise KeyboardInterrupt
-            return read(self, *args, **named)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(kind, "__call__", interrupted)
-            try:
-                answered(name, PROMPT, prompt_cache=cache, **how)
-            except KeyboardInterrupt:
-                pass
-            else:
-                break
-        held = remembered(cache)
-        assert held is not None
+    after = cache_calls(lambda count: plainly(model, [*whole[:count], *TURN], 12))
+    for at in count(0, 2999):
+        cache = make_prompt_cache(model)
+        if not interrupted(at, partial(answered, name, PROMPT, prompt_cache=cache, **how)):
+            break
+        held = remembered(cache) or []
         assert held == whole[: len(held)]
-        expected = plainly(model, [*held, *TURN], 12)
-        assert answered(name, TURN, prompt_cache=cache, **how) == expected
-    assert last > 6
+        assert answered(name, TURN, prompt_cache=cache, **how) == after(len(held))
+    assert at > 6000
 
 
 @pytest.mark.parametrize("how", METHODS, ids=["plain", "copy"])
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_an_interrupt_while_a_cache_is_left_leaves_it_whole(
-    name: str, how: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Ctrl-C may come after the last token, while the cache reads it."""
-    model, fill, interrupts = zoo.zoo_model(name), ModelCache._fill, iter([True])
-    cache, whole = make_prompt_cache(model), [*PROMPT, *plainly(model, PROMPT, 12)]
-
-    def interrupted(self: ModelCache[Any], ids: list[Any]) -> None:
-        if next(interrupts, False):
-            raise KeyboardInterrupt
-        fill(self, ids)
-
-    monkeypatch.setattr(ModelCache, "_fill", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        answered(name, PROMPT, prompt_cache=cache, **how)
-    assert remembered(cache) == whole
-    assert answered(name, TURN, prompt_cache=cache, **how) == plainly(model, [*whole, *TURN], 12)
+def test_an_interrupt_while_a_cache_is_left_leaves_it_whole(name: str, how: dict[str, Any]) -> None:
+    """Ctrl-C may come after the last token, which the cache reads then. Before it begins to, what
+    was read remains."""
+    model = zoo.zoo_model(name)
+    whole = [*PROMPT, *plainly(model, PROMPT, 12)]
+    after = {held: plainly(model, [*whole[:held], *TURN], 12) for held in (81, 82)}
+    kept = Counter[int]()
+    for at in count(0, 149):
+        cache = make_prompt_cache(model)
+        responses = responding(name, PROMPT, prompt_cache=cache, **how)
+        assert [next(responses).token for _ in range(12)] == whole[len(PROMPT) :]
+        came = interrupted(at, partial(next, responses, None))
+        held = remembered(cache)
+        assert held is not None
+        assert held in (whole, whole[:-1])
+        assert answered(name, TURN, prompt_cache=cache, **how) == after[len(held)]
+        kept[len(held)] += 1
+        if not came:
+            break
+    assert kept[82] > 1
 
 
 def test_an_interrupted_pass_over_a_text_that_is_not_known_is_told() -> None:

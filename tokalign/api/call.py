@@ -118,18 +118,18 @@ class Call:
     def _taken(
         self, keeps_last: bool, report: Callable[[int, int], None] | None
     ) -> Generator[Piece, None, None]:
-        if (cache := self._prompt_cache) is not None:
-            if _content(cache) != self._begin:
-                raise UsageError(
-                    "prompt_cache has changed since it was passed; take all of a response before "
-                    "you ask for the next one"
-                )
-            note_user(cache, self)
+        if (cache := self._prompt_cache) is not None and _content(cache) != self._begin:
+            raise UsageError(
+                "prompt_cache has changed since it was passed; take all of a response before you "
+                "ask for the next one"
+            )
         context, total = self.generation.context, len(self.prompt)
         held = first = len(context.prompt) - (not keeps_last)
         cached = len(context.prompt) - total
         report = report or (lambda done, total: None)
         try:
+            if cache is not None:
+                note_user(cache, self)
             report(0, total)
             for pieces in self._rounds():
                 if not pieces and (reading := self.generation.reading) is not None:
