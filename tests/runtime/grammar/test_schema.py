@@ -133,6 +133,22 @@ def test_numbers_that_would_end_the_process_are_kept_from_llguidance(schema: Any
         Grammar.lark(f"start: %json {json.dumps(field(schema))}")
 
 
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "integer", "format": "int32", "pattern": "("},
+        {"type": ["boolean", "integer"], "format": "int64"},
+        {"type": "boolean", "minLength": 3, "multipleOf": 10**400},
+        {"type": "string", "minimum": 5},
+    ],
+    ids=str,
+)
+def test_what_asks_nothing_of_a_type_is_not_refused(schema: dict[str, Any]) -> None:
+    """OpenAPI's formats of numbers stand in many tools; the standard's are of texts alone."""
+    grammar = Grammar.json_schema(field(schema))
+    assert grammar == Grammar.json_schema(field({"type": schema["type"]}))
+
+
 def test_only_the_part_that_cannot_be_enforced_is_left_out() -> None:
     text = {"type": "string", "pattern": "(?=a)", "maxLength": 3}
     grammar = Grammar.json_schema(field(text), strict=False)

@@ -303,14 +303,18 @@ class _Reader:
     def _try_values(
         self, path: str, made: dict[str, Any], names: tuple[str, ...], kinds: tuple[str, ...]
     ) -> None:
-        """Leave out the values that llguidance cannot follow, alone or together."""
+        """Leave out the values that llguidance cannot follow, alone or together, and those that ask
+        nothing of the schema's types, as the `format` of an integer does."""
         values = {name: made[name] for name in names if name in made}
         types = made.get("type", list(kinds))
         types = [kind for kind in (types if isinstance(types, list) else [types]) if kind in kinds]
 
         def holds(some: Mapping[str, Any]) -> bool:
-            return all(_enforces({"type": kind, **some}) for kind in types or kinds)
+            return all(_enforces({"type": kind, **some}) for kind in types)
 
+        if not types:
+            for name in values:
+                del made[name]
         if not values or holds(values):
             return
         kept: dict[str, Any] = {}
