@@ -6,6 +6,7 @@ from copy import deepcopy
 from typing import Any
 
 import mlx.core as mx
+import numpy as np
 import pytest
 from drafter_cases import penalize_last
 from mlx.utils import tree_map
@@ -20,7 +21,8 @@ from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.rounds import Context, Round
 from tokalign.runtime.translation.base import Pair
-from tokalign.runtime.translation.by_token import same_tokenizer
+from tokalign.runtime.translation.by_token import ByToken, MappedIds, same_tokenizer
+from tokalign.tables.alignment import NO_TOKEN, Intersection
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.foreign import any_ids
 from tokalign.tokenizer.tokenizer import Tokenizer
@@ -63,6 +65,25 @@ def drafted(
 
 def plainly(sampling: Sampling) -> list[int]:
     return generate(NoDrafter(), sampling, tokens=60)
+
+
+@pytest.mark.parametrize("alternatives", [0, 4])
+@pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
+def test_a_draft_model_none_of_whose_ids_the_target_has_drafts_nothing(
+    sampling: Sampling, alternatives: int
+) -> None:
+    all_ids = np.arange(VOCABULARY, dtype=np.int32)
+    text = MappedIds(Intersection(all_ids, all_ids), {})
+    shared = Intersection(np.full_like(all_ids, NO_TOKEN), all_ids)
+    drafter = NeuralDrafter(
+        DraftModelSession(similar_model(0.5)),
+        ByToken(text, shared, sampling.draft_sampler),
+        alternatives=alternatives,
+    )
+    session, limits = TargetModelSession(random_model()), Limits(max_tokens=8)
+    emitted, rounds = rounds_of(drafter, session, sampling, limits=limits)
+    assert emitted == generate(NoDrafter(), sampling, tokens=8)
+    assert not any(one.tree for one in rounds)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])

@@ -28,7 +28,7 @@ class ToTargetIds:
     def __init__(self, firsts: FirstIds, ids: NDArray[Any]) -> None:
         self.firsts, known = firsts, firsts.first
         first = np.where(ids < len(known), known[np.minimum(ids, len(known) - 1)], NO_TOKEN)
-        self.size = int(first.max(initial=NO_TOKEN)) + 1
+        self.size = int(first.max(initial=0)) + 1  # nothing is drawn from none
         # Those that have none are in a column of their own, which is cut off.
         self._first = mx.array(np.where(first == NO_TOKEN, self.size, first))
         self.mask = mx.array(np.where(first == NO_TOKEN, -np.inf, 0).astype(np.float32))
