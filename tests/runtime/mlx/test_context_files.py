@@ -188,6 +188,30 @@ def test_a_file_that_was_changed_is_refused_and_made_again(kind: str, damage: st
     assert read(kind, ids, opened(kind).fetch(ids))[0] == answer
 
 
+@pytest.mark.parametrize("reads", ["read_header", "read_arrays"])
+@pytest.mark.parametrize(
+    "error",
+    [FileNotFoundError(), OSError(24, "Too many open files"), RuntimeError("[malloc] no room")],
+    ids=repr,
+)
+def test_a_sound_file_that_cannot_be_read_now_is_read_later(
+    error: Exception, reads: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """safetensors does not find a file that there are too many open files for."""
+    files, left = opened(), read("full", [1] * 60)[1]
+    files.keep(left)
+    files.save()
+
+    def fails(_: Path) -> Any:
+        raise error
+
+    again = opened()
+    with monkeypatch.context() as patch:
+        patch.setattr(context_files, reads, fails)
+        assert again.fetch([*left.ids, 5]) == NOTHING
+    assert again.fetch([*left.ids, 5]).ids == left.ids
+
+
 def test_a_forged_file_with_a_right_digest_is_refused() -> None:
     """Somebody who may enter the folder: shapes, kinds and parts that do not belong together."""
     files, ids = opened(), text_of(Random(5), 60, 60)

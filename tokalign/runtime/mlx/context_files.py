@@ -31,6 +31,7 @@ import numpy as np
 from mlx_lm.models.cache import make_prompt_cache
 from numpy.typing import NDArray
 
+from tokalign.errors import is_out_of_memory
 from tokalign.names.memory import working_set
 from tokalign.runtime.mlx.context_file import (
     BY_POSITION,
@@ -313,7 +314,6 @@ class ContextFiles:
                 try:
                     self._nodes[key] = read_header(path)
                 except UNUSABLE as error:
-                    self._unreadable.add(path.name)
                     self._refuse(path, error)
 
     def _touch(self, node: ContextFile) -> None:
@@ -324,10 +324,13 @@ class ContextFiles:
 
     def _drop(self, node: ContextFile, error: Exception) -> None:
         self._nodes.pop(node.key, None)
-        if node.path is not None and not isinstance(error, FileNotFoundError):
+        if node.path is not None:
             self._refuse(node.path, error)
 
     def _refuse(self, path: Path, error: Exception) -> None:
+        if isinstance(error, OSError) or is_out_of_memory(error):  # the file may be sound
+            return
+        self._unreadable.add(path.name)
         self._note(f"{path} is not as it was written ({error}); it is deleted, and made again")
         with suppress(OSError):
             path.unlink()
