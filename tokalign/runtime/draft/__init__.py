@@ -4,6 +4,7 @@ lookup.py               from dictionaries, and from the target's top-k logits at
 context_copy.py         copies of what followed an earlier occurrence of the text's end
     suffix_automaton.py     where that is
 neural.py               a draft model, and how far its drafts were right
+trained.py              drafters that were trained for the target
 tree.py                 one tree of all sources
     growth.py               the tree as it grows, and what models say of it
     mixing.py               one probability for each id that several sources expect

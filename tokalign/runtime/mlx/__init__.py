@@ -6,6 +6,7 @@ session.py              passes of a model over whole contexts, counted
     hidden_states.py        finding a model's head, and what goes into it
     draft_session.py        the draft model's: top-k ids, and chains
     to_target_ids.py        its probabilities over target ids
+    short_head.py           its head without ids that no text of the user's languages has
 cache.py                a model's cache, kept in step with the contexts that it is given
     quantized_cache.py      quantizing it
     layers.py               taking positions back, whatever a layer's kind; which ids it holds
@@ -31,5 +32,6 @@ cached_drafter.py       those that read hidden states and go on from their own o
 gemma4_assistant.py     one that reads the target's own keys and values
 weights.py              a model's weights and its sizes
     machine.py              the machine that computes: its speed, its memory
+    shape.py                a model of a configuration alone, with random weights
     twins.py                models that share them and have some other modules
 """
