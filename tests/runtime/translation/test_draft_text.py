@@ -90,6 +90,16 @@ def test_special_tokens_are_translated_by_role_then_spelling_then_as_text(
     assert view.ids == [*llama.encode("Liczę.<think>dwa"), turn_end]
 
 
+def test_a_draft_without_bos_does_not_read_how_it_is_spelled(
+    bielik: Tokenizer[Any], llama: Tokenizer[Any], qwen: Tokenizer[Any]
+) -> None:
+    for target in (bielik, llama):
+        view, bos = DraftText(target, qwen), target.vocabulary.roles.bos
+        assert bos is not None
+        view.follow([bos, *target.encode("Wisła jest")])
+        assert view.ids == qwen.encode("Wisła jest")
+
+
 def test_an_output_that_is_not_canonical_keeps_its_bytes(
     bielik: Tokenizer[Any], llama: Tokenizer[Any]
 ) -> None:

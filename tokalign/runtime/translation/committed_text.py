@@ -36,8 +36,8 @@ class DraftText:
     """The draft's ids: a settled head, then the canonical encoding of the open text segment.
 
     A segment ends at a special token. A special token of the target becomes the draft's token of
-    the same role or spelling; if there is none, its spelling is read as text. At the start of a
-    segment the target's dummy prefix is dropped and the draft's own is put in.
+    the same role or spelling; if there is none, its spelling is read as text, except that of BOS.
+    At the start of a segment the target's dummy prefix is dropped and the draft's own is put in.
 
     draft_prompt: the draft's rendering of the prompt; it stands for the target ids `covered`.
     ids: the draft's ids of the whole committed text. Read only; valid until `follow`.
@@ -86,11 +86,11 @@ class DraftText:
     def _push_special(self, token: TargetId) -> None:
         self._at_start = self._at_start or not self._target.spec.prefix_once
         own = self._special_of.get(token)
-        if own is None:
-            self._push(self._target.vocabulary.specials.get(token, "").encode())
-        else:
+        if own is not None:
             self.ids.append(own)
             self._open_segment()
+        elif token != self._target.vocabulary.roles.bos:  # a draft without one reads none
+            self._push(self._target.vocabulary.specials.get(token, "").encode())
 
     def _push(self, data: bytes) -> None:
         """Append text to the open segment; its first text is put after the draft's dummy prefix."""
