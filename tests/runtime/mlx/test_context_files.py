@@ -333,3 +333,18 @@ def test_sessions_go_on_from_disk_as_if_they_had_read_it() -> None:
     assert int(mx.argmax(again.logits([TargetId(i) for i in ids])).item()) == expected
     assert again.rows == 1
     assert files.resume(ids, first, None) == len(ids)
+
+
+def test_what_cannot_be_rewound_makes_way_for_an_earlier_turn_on_disk() -> None:
+    """After `/retry`, `chat` reads the turns after it, not the whole conversation."""
+    session, files = TargetModelSession(zoo.zoo_model("qwen3_next")), opened("hybrid")
+    ids = [TargetId(i) for i in text_of(Random(11), 140, 140)]
+    for end in (70, 140):
+        mx.eval(session.logits(ids[:end]))
+        files.keep_of(session, None)
+        files.save()
+    edited = [*ids[:100], TargetId(5)]
+    assert files.resume(edited, session, None) == 70
+    rows = session.logits(edited)
+    alone = TargetModelSession(zoo.zoo_model("qwen3_next")).logits(edited)
+    assert mx.allclose(rows, alone, atol=1e-4)

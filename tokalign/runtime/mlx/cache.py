@@ -125,12 +125,8 @@ class ModelCache(Generic[Id]):
 
     def _has_long_rest(self, ids: list[Id], last: int) -> bool:
         """Rewind to what the cache shares with `ids`. Returns: whether the rest is for steps."""
-        self._mend()
-        self._layers.open()
-        self._settle_branches(ids)
-        self._read_unread()
         known = len(ids) - last
-        read = min(common_prefix(ids, self._held), known)
+        read = min(self._ready_for(ids), known)
         kept = self._rewind(read)
         most = max(last, min(_SINGLE_PASS, self._options.prefill_step_size))
         return kept < known and (
@@ -194,10 +190,7 @@ class ModelCache(Generic[Id]):
     def settle(self, ids: Sequence[Id]) -> None:
         """Leave exactly `ids` in the cache for its next user. Raises: CacheError."""
         ids = list(ids)
-        self._mend()
-        self._settle_branches(ids)
-        self._read_unread()
-        self._rewind(common_prefix(ids, self._held))
+        self.rewind(ids)
         self._fill(ids)
         if not self._layers.can_hand_over:
             self._begin_anew()
@@ -206,6 +199,19 @@ class ModelCache(Generic[Id]):
         self._layers.hand_over()
         if not self.unknown_positions:
             remember(self.layers, ids)
+
+    def rewind(self, ids: Sequence[Id]) -> int:
+        """Drop what the cache holds besides a beginning of `ids`. Returns: how many of them it
+        holds then; fewer than it did, or none, if the cache needs it. Raises: CacheError."""
+        return self._rewind(self._ready_for(list(ids)))
+
+    def _ready_for(self, ids: list[Id]) -> int:
+        """Make the cache ready to go on with `ids`. Returns: how many of them it holds."""
+        self._mend()
+        self._layers.open()
+        self._settle_branches(ids)
+        self._read_unread()
+        return common_prefix(ids, self._held)
 
     def shared_with(self, ids: Sequence[Id]) -> int:
         """How many of `ids` the cache holds, leaving one at least to read."""

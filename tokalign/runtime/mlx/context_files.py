@@ -52,7 +52,6 @@ from tokalign.runtime.mlx.layers import can_cut_back, cut_back, leaves_of, remem
 from tokalign.runtime.mlx.session import ModelSession
 from tokalign.runtime.mlx.weights import content_fingerprint, number_format
 from tokalign.runtime.options import CacheOptions
-from tokalign.runtime.rounds import common_prefix
 from tokalign.runtime.written_later import LATER
 from tokalign.storage import contexts_folder, listed, private_folder
 from tokalign.tables.finding import Note
@@ -217,9 +216,9 @@ class ContextFiles:
     def resume(
         self, ids: Sequence[int], target: ModelSession[Any], draft: ModelSession[Any] | None
     ) -> int:
-        """Have sessions go on with a context on disk, if it is longer than what they hold. Returns:
-        how many of `ids` the target's cache holds then."""
-        kept = common_prefix(list(ids), list(target.held))
+        """Have sessions go on with a context on disk, if it is longer than what they can go on with
+        themselves. Returns: how many of `ids` the target's cache holds then."""
+        kept = target.rewind(ids)
         held = self.fetch(ids, than=kept + _LEAST_NEW)
         if held.layers is None:
             return kept
