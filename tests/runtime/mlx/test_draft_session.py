@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from random_models import VOCABULARY, random_model
+from zoo import zoo_model
 
 from tokalign.runtime.mlx.draft_session import DraftModelSession, Shortlist
 from tokalign.tables.token_tree import TokenTree
@@ -98,6 +99,19 @@ def test_a_draft_model_is_expected_to_read_what_it_reads() -> None:
     whole = session()
     whole.reads_all = True
     assert whole.unread(LONG[: WHOLE + 1]) == WHOLE + 1
+
+
+def test_what_a_state_cannot_go_back_to_counts_as_unread() -> None:
+    """A recurrent state goes back to its mark alone; the whole of a long text would be read."""
+    model: DraftModelSession = DraftModelSession(zoo_model("qwen3_next"))
+    model.context_length, text = 4096, [token % 60 for token in LONG]
+    for end in (500, 900):
+        model.draft(text[:end], 1)
+        assert model.held == text[:end]
+    other = [*text[:300], *text[1000:1400]]
+    assert model.unread(other) == BEGINNING + END
+    model.draft(other, 1)
+    assert model.held == part(other, len(other))
 
 
 def test_another_text_that_goes_on_alike_for_a_while_is_read_far_enough() -> None:

@@ -214,11 +214,12 @@ class ModelCache(Generic[Id]):
         return common_prefix(ids, self._held)
 
     def shared_with(self, ids: Sequence[Id]) -> int:
-        """How many of `ids` the cache holds, leaving one at least to read."""
+        """How many of `ids` the cache can go on with, leaving one at least to read."""
         if not self._is_whole:
             return 0
-        known = self._held if self._branches is None else self._branches[0]
-        return min(common_prefix(known, list(ids)), len(ids) - 1)
+        known, more = self._branches or (self._held, self._unread)
+        shared, held = min(common_prefix(known, list(ids)), len(ids) - 1), len(known) + len(more)
+        return shared if shared == held else self._layers.left_by(held - shared, held=held) or 0
 
     def copy_of(self, count: int) -> list[Any]:
         """A copy of the layers with the first `count` ids. Not where the cache forgets some."""

@@ -107,20 +107,21 @@ class Layers:
     def take_back(self, count: int, *, held: int) -> int | None:
         """Take back the last `count` of `held` positions, or more where a mark lies further back.
         Returns: how many are left; None, with nothing changed, if it is not possible."""
-        leaves = leaves_of(self.all)
-        recurrent = [c for c in leaves if isinstance(c, ArraysCache)]
-        others = [c for c in leaves if not isinstance(c, ArraysCache)]
-        remaining = held - count
+        if (remaining := self.left_by(count, held=held)) is not None:
+            recurrent, others = _parted(self.all)
+            cut_back(others, held - remaining)
+            for layer, state in zip(recurrent, self._states, strict=True):
+                layer.cache = list(state)
+        return remaining
+
+    def left_by(self, count: int, *, held: int) -> int | None:
+        """What `take_back` would return."""
+        (recurrent, others), remaining = _parted(self.all), held - count
         if recurrent:
             if self.marked is None or self.marked > remaining:
                 return None
             remaining = self.marked
-        if not can_cut_back(others, held - remaining):
-            return None
-        cut_back(others, held - remaining)
-        for layer, state in zip(recurrent, self._states, strict=True):
-            layer.cache = list(state)
-        return remaining
+        return remaining if can_cut_back(others, held - remaining) else None
 
     def _close(self) -> None:
         self.marked, self._states, self._windows, self._is_open = None, [], [], False
@@ -135,6 +136,13 @@ def leaves_of(layers: Sequence[Any]) -> list[Any]:
         else:
             leaves.append(layer)
     return leaves
+
+
+def _parted(layers: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    """The recurrent states among the leaves, and the others."""
+    leaves = leaves_of(layers)
+    recurrent = [leaf for leaf in leaves if isinstance(leaf, ArraysCache)]
+    return recurrent, [leaf for leaf in leaves if not isinstance(leaf, ArraysCache)]
 
 
 def with_leaves(layers: Sequence[Any], change: Callable[[Any], Any]) -> list[Any]:
