@@ -399,6 +399,8 @@ def test_an_effort_that_a_template_does_not_read_is_told(echo: Server) -> None:
     assert told["tokalign"] == {"not_enforced": ["reasoning_effort"]}
     told = ask(echo, "sól", extra_body={"enable_thinking": False}).model_dump()
     assert told["tokalign"] == {"not_enforced": ["enable_thinking"]}
+    told = complete(echo, "sól", max_tokens=1, thinking={"type": "disabled"}).json
+    assert told["tokalign"] == {"not_enforced": ["enable_thinking"]}
     assert "tokalign" not in ask(echo, "sól").model_dump()
 
 

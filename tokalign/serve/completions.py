@@ -99,7 +99,8 @@ class Completion(Common, kw_only=True):
             raise unserved(
                 "echo", "log-probabilities of prompts are not computed; leave one of both out"
             )
-        request = self._request(settings, api_key, suffix=self.suffix)
+        ignored = tuple(self._effort)[:1]  # no template is told
+        request = self._request(settings, api_key, suffix=self.suffix, not_enforced=ignored)
         found: list[ApiRequest] = []
         for prompt in prompts:
             sampling = self._sampling(settings)  # with a seed of its own, if none is given
