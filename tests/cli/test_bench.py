@@ -37,6 +37,7 @@ def test_three_sets_are_measured_shown_and_reported(tmp_path: Path) -> None:
     found = measured.json
     published = read_report(report)
     assert report.read_text() in measured.err, "it is shown"
+    assert "; give FILEs for others" in measured.err, "a --language needs a dictionary of it"
     assert "/" not in published.models.target
     assert published.results.keys() == {"all", *found["sets"]}
     assert all(one.compared == one.equal for one in published.equality)

@@ -212,7 +212,7 @@ def _measured(
     if not texts:
         target = decoder.target
         language = language_of_model(target.tokenizer.fingerprint, target.folder)
-        note(f"prompts -> those in {language}; --language CODE chooses others")
+        note(f"prompts -> those in {language}; give FILEs for others")
         texts = read(language=language)
     for text in texts:  # packs of their languages are compiled before a clock runs
         prompt = decoder.prompt(text.text, use_template=False)
