@@ -81,7 +81,8 @@ class TargetEnds:
         if own.shape != theirs.shape:
             return False
         off = mx.square(own - theirs).sum() / mx.square(theirs).sum()
-        return bool(off < (0.05 if self.is_quantized else 1e-4))  # 3 bits are 0.04 off
+        # Embeddings of three models are 0.01 to 0.02 off in 4 bits, and 0.04 to 0.06 in 3.
+        return bool(off < (0.07 if self.is_quantized else 1e-4))
 
 
 class TrainedDrafter(nn.Module, ABC):  # type: ignore[misc]
