@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from tokalign.build import corpus, sources, text_files
 from tokalign.build.corpus import Corpus, count_ids
 from tokalign.errors import CorpusError
+from tokalign.tables.bundle import Bundle, decode_bundle, encode_bundle
 
 PARAGRAPHS = ["Zażółć gęślą jaźń.", "Drugi akapit, dłuższy nieco.", "Trzeci."]
 TEXT = "\n".join(PARAGRAPHS).encode() + b"\n"
@@ -132,6 +133,14 @@ def test_a_weight_that_counts_cannot_hold_is_refused(tmp_path: Path, weight: flo
         Corpus([written(tmp_path, "a.txt", TEXT)], weights={"a.txt": weight})
     with pytest.raises(CorpusError, match=r"the corpus has only a\.txt"):
         Corpus([tmp_path / "a.txt"], weights={"b.txt": weight})
+
+
+def test_a_weight_that_is_an_int_makes_no_table_that_cannot_be_read(tmp_path: Path) -> None:
+    """A header is refused if it is not written as its types are."""
+    counted = Corpus([written(tmp_path, "a.txt", TEXT)], weights={"a.txt": 2})
+    assert list(counted.lines()) == PARAGRAPHS
+    table = Bundle(kind="pack", fingerprints={}, corpus=counted.stamp, sections={})
+    assert decode_bundle(encode_bundle(table)).corpus == counted.stamp
 
 
 def test_more_files_than_a_header_can_name_are_refused_before_they_are_read(tmp_path: Path) -> None:

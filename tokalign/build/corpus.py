@@ -98,7 +98,7 @@ class Corpus:
                     f"decimals, not {weight}",
                     path=name,
                 )
-        self.weights = {name: weights.get(name, 1.0) for name in names}
+        self.weights = {name: float(weights.get(name, 1)) for name in names}
         for source in self._sources:
             if not source.is_remote and source.kind != ".parquet":  # whose reading hashes all of it
                 begin = TextFile(source, field=field, report=lambda _: None, only_begin=True)
