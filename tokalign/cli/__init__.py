@@ -29,7 +29,7 @@ GROUPS = {
         "serve": "Serve a model over HTTP, as OpenAI's clients and mlx_lm.server's users expect.",
     },
     "Make what drafts": {
-        "build": "Build the tables of a (draft, target) pair and a language.",
+        "build": "Build a dictionary of a language, and the alignment of a draft model.",
         "learn": "Make a private dictionary of your own documents.",
         "train": "Train a drafter for a target, or teach a draft model.",
         "tables": "Show, verify, pull, push and forget table files.",

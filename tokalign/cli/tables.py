@@ -197,7 +197,7 @@ def _describe_tokenizer(name: str) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "tokenizer": found.description,
         "level": str(tokenizer.level),
-        "why": tokenizer.spec.why,
+        "why": tokenizer.spec.why or None,
         "fingerprint": tokenizer.fingerprint,
         "vocabulary_size": len(tokenizer.vocabulary),
         "special_tokens": len(tokenizer.vocabulary.specials),
