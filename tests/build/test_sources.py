@@ -142,6 +142,14 @@ def test_a_file_that_is_not_there_is_no_matter_of_its_kind(name: str, tmp_path: 
         source.require()
 
 
+@pytest.mark.parametrize(
+    ("text", "why"), [("Ala ma kota. ", "File name too long"), ("Czy Ala? ", "no file matches")]
+)
+def test_a_text_in_the_place_of_its_file_is_an_error_about_the_corpus(text: str, why: str) -> None:
+    with pytest.raises(CorpusError, match=why):
+        Corpus(find_sources([text * 99]))
+
+
 def test_a_folder_is_all_corpus_files_in_it_by_their_paths(folder: Path) -> None:
     assert lines_of(str(folder)) == ["Raz.", "Dwa.", "Trzy."]
     names = [source.name for source in find_sources([str(folder)])]

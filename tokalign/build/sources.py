@@ -172,9 +172,9 @@ def _find(name: str, stdin: Callable[[], Path] | None) -> list[CorpusFile]:
         return _find_remote(name)
     path = as_path(name)
     name = str(path)
-    if path.is_dir():
+    if os.path.isdir(path):  # false for a name that is too long, where Path raises
         return _in_folder(name, str(path), map(str, filter(Path.is_file, path.rglob("*"))))
-    if any(c in name for c in _MAGIC) and not path.exists():
+    if any(c in name for c in _MAGIC) and not os.path.exists(path):
         return _under_glob(name, filter(os.path.isfile, glob.glob(name, recursive=True)))
     return [CorpusFile.of_path(path)]
 
