@@ -328,6 +328,11 @@ def test_a_published_configuration_is_read(published: dict[str, Any], tmp_path: 
     assert read.config.taps(8) in ((1, 3, 4), (0, 3, 7))
 
 
+def quantize_ends(target: Any, bits: int) -> None:
+    ends = (target.model.embed_tokens, target.lm_head)
+    nn.quantize(target, 32, bits, class_predicate=lambda _, part: any(part is o for o in ends))
+
+
 @pytest.mark.parametrize("bits", [None, 4])
 @pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize("own", [False, True])
@@ -344,10 +349,27 @@ def test_copies_of_the_targets_ends_are_not_kept(
         if whole or name == "embed_tokens":
             network.update({name: {"weight": part.weight.astype(mx.float16)}})
     if bits:
-        ends = copies.values()
-        nn.quantize(target, 32, bits, class_predicate=lambda _, part: any(part is o for o in ends))
+        quantize_ends(target, bits)
     read = read_drafter(write_eagle(tmp_path, network, config), target)
     assert ("embed_tokens" in read, "lm_head" in read) == (own, own or not whole)
+
+
+@pytest.mark.parametrize("bits", [None, 4])
+def test_ends_of_which_a_row_was_trained_are_kept(bits: int | None, tmp_path: Path) -> None:
+    target = random_model.__wrapped__(layers=3)
+    size = vocabulary_size(target)
+    config = eagle_config(target, draft_vocab_size=size)
+    network = random_eagle(target, config, embedding=True)
+    copies = {"embed_tokens": target.model.embed_tokens, "lm_head": target.lm_head}
+    for name, part in copies.items():
+        trained = mx.array(part.weight)
+        trained[7] *= 1.2
+        network.update({name: {"weight": trained}})
+    if bits:
+        quantize_ends(target, bits)
+    read = read_drafter(write_eagle(tmp_path, network, config), target)
+    assert "embed_tokens" in read
+    assert "lm_head" in read
 
 
 def test_a_copy_that_is_the_head_too_is_kept(tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ def test_it_learns_from_what_the_target_finds_probable(
     ("changed", "told"),
     [
         ({"quantization": {"bits": 4, "group_size": 32}}, "quantized"),
-        ({"sample_from_anchor": True}, "only DFlash"),  # as DeepSpec's, whose first slot guesses
+        ({"sample_from_anchor": True}, "its first slot"),  # as DeepSpec's, whose first slot guesses
     ],
 )
 def test_other_networks_are_not_continued(

@@ -133,6 +133,8 @@ def _unpacked(config: Config) -> dict[str, Any]:
         return {"vocab_size": 202_048, **config, **own_window, "is_causal": False}
     said = (config.get("dflash_config") or {}).items()  # DeepSpec has all keys at the top
     own = {_CALLED.get(key, key): of for key, of in said if of is not None}
+    if not own.get("sliding_window"):  # no window of its own
+        own.pop("sliding_window", None)
     refuse(key for key in own.keys() - _KNOWN if own[key])
     if (projector := own.get("projector_type")) not in (None, "dspark"):
         refuse([f"projector_type {shown(projector)}"])

@@ -95,7 +95,10 @@ class BlockLearner(DrafterLearner):
             raise UsageError(f"{folder} has quantized weights; give the drafter in 16 bits")
         own, others = drafter.config, drafter.links or "lm_head" in drafter
         if others or own.conv_kernel_size or own.whole_window or own.sample_from_anchor:
-            raise UsageError(f"{folder} is a DFlash 2 or DSpark drafter; only DFlash is trained on")
+            raise UsageError(
+                f"{folder} is a DFlash 2 or DSpark drafter, or its first slot guesses, too; give "
+                "another DFlash drafter"
+            )
         return drafter, read_drafter_json(folder)
 
     def states(self, batch: WindowBatch) -> Array:

@@ -128,12 +128,11 @@ class TapsDrafter(TrainedDrafter):
         size, drafts = self._ends.vocabulary_size, self.config.draft_vocab_size
         ids = target_ids(parameters.pop("d2t", None), drafts, size)
         # Some programs read no folder without copies. Without a head, an embedding may be the head.
-        ends = {"embed_tokens": self._ends.embed, "lm_head": self._ends.head_rows}
-        for name, rows in ends.items() if "lm_head.weight" in parameters else ():
-            weight = parameters.get(f"{name}.weight")
-            if weight is not None and not self._ends.has_copy(weight, rows):
+        copied = {"embed_tokens.weight": self._ends.embeds, "lm_head.weight": self._ends.unembeds}
+        for name, is_copy in copied.items() if "lm_head.weight" in parameters else ():
+            if name in parameters and not is_copy(parameters[name]):
                 break
-            parameters.pop(f"{name}.weight", None)
+            parameters.pop(name, None)
         named = parameters.keys()
         self.own(embedding="embed_tokens.weight" in named, head="lm_head.weight" in named, ids=ids)
         fill(self, parameters, self.config.quantization)
