@@ -21,7 +21,7 @@ from mlx_lm.models.cache import make_prompt_cache
 from random_models import plainly
 from small_tokenizers import of_merges
 
-from tokalign import runtime
+from tokalign import api, runtime
 from tokalign.api.text import stream_generate
 from tokalign.api.together import batch_generate
 from tokalign.errors import CacheError, UsageError
@@ -46,12 +46,10 @@ def answered(name: str, prompt: list[int], **how: Any) -> list[int]:
 
 
 def interrupted(at: int, program: Callable[[], Any]) -> bool:
-    """Whether Ctrl-C came while a program ran: at one of the lines of the runtime and of mlx-lm
-    that it comes to, counted from 0."""
-    folders, lines = (
-        (str(Path(runtime.__file__).parent), str(Path(mlx_lm.__file__).parent)),
-        count(),
-    )
+    """Whether Ctrl-C came while a program ran: at one of the lines of the API, the runtime and
+    mlx-lm that it comes to, counted from 0."""
+    folders = tuple(str(Path(str(part.__file__)).parent) for part in (api, runtime, mlx_lm))
+    lines = count()
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
         if not frame.f_code.co_filename.startswith(folders):

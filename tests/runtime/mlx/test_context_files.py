@@ -212,6 +212,22 @@ def test_a_sound_file_that_cannot_be_read_now_is_read_later(
     assert again.fetch([*left.ids, 5]).ids == left.ids
 
 
+def test_a_file_that_mlx_cannot_open_now_is_read_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It raises the same error for too many open files as for damaged ones."""
+    files, left = opened(), read("full", [1] * 60)[1]
+    files.keep(left)
+    files.save()
+
+    def fails(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("[load_safetensors] Failed to open file")
+
+    again = opened()
+    with monkeypatch.context() as patch:
+        patch.setattr("mlx.core.load", fails)
+        assert again.fetch([*left.ids, 5]) == NOTHING
+    assert again.fetch([*left.ids, 5]).ids == left.ids
+
+
 def test_a_forged_file_with_a_right_digest_is_refused() -> None:
     """Somebody who may enter the folder: shapes, kinds and parts that do not belong together."""
     files, ids = opened(), text_of(Random(5), 60, 60)

@@ -87,10 +87,14 @@ def digest_of(path: Path) -> str:
 
 
 def read_arrays(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
-    """The arrays of a file, and its header. Raises: ValueError for one that has changed."""
+    """The arrays of a file, and its header. Raises: ValueError for one that has changed; OSError
+    for one that cannot be read now."""
     if digest_of(path) != path.stem.partition("-")[2]:
         raise ValueError("its digest is another one")
-    loaded: Any = mx.load(str(path), return_metadata=True)
+    try:
+        loaded: Any = mx.load(str(path), return_metadata=True)
+    except RuntimeError as error:  # such as for too many open files: what it holds is right
+        raise OSError(str(error)) from error
     arrays, header = loaded
     del arrays["ids"]
     return arrays, header
