@@ -98,6 +98,9 @@ def test_a_draft_without_bos_does_not_read_how_it_is_spelled(
         assert bos is not None
         view.follow([bos, *target.encode("Wisła jest")])
         assert view.ids == qwen.encode("Wisła jest")
+        view = DraftText(target, qwen)
+        view.follow([*target.encode("do"), bos, *target.encode("mu")])
+        assert view.ids == [*qwen.encode("do"), *qwen.encode("mu")] != qwen.encode("domu")
 
 
 def test_an_output_that_is_not_canonical_keeps_its_bytes(

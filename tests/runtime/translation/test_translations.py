@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -22,6 +22,7 @@ from tokalign.runtime.options import DraftingOptions, check_translation, choose_
 from tokalign.runtime.rounds import Context, Round
 from tokalign.runtime.statistics import Statistics
 from tokalign.runtime.translation.base import Asked, Pair, Translation
+from tokalign.runtime.translation.by_token import same_tokenizer
 from tokalign.tables.alignment import Alignment
 from tokalign.tables.opening import open_alignment
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
@@ -288,6 +289,17 @@ def test_a_shared_tokenizer_needs_no_translation(bielik: Tokenizer[Any]) -> None
     assert translation_by_default(pair) == "none"
     accepted, rounds, _ = play("none", pair, SENTENCES[1], steps=3)
     assert accepted == pytest.approx(3 * rounds, abs=3)
+
+
+def test_a_draft_of_the_same_tokenizer_without_bos_reads_none(bielik: Tokenizer[Any]) -> None:
+    spec, bos = bielik.spec, bielik.vocabulary.roles.bos
+    assert bos is not None
+    specials = {token: text for token, text in spec.specials.items() if token != bos}
+    draft: Tokenizer[Any] = Tokenizer(
+        replace(spec, specials=specials, roles=replace(spec.roles, bos=None))
+    )
+    ids = [bos, *bielik.encode("Wisła jest")]
+    assert same_tokenizer(Pair(bielik, draft)).read(ids) == ids[1:]
 
 
 def test_no_translation_between_two_tokenizers_is_refused(onto_bielik: Pair) -> None:

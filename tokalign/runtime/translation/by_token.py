@@ -134,11 +134,12 @@ def same_tokenizer(pair: Pair, sampler: Sampling | None = None) -> ByToken:
     for token in target.vocabulary.specials:
         to_draft[token] = special_drafts.get(token, NO_TOKEN)
     shared = Intersection(to_target, to_draft)
-    # Those that the draft lacks are read as text.
+    # Those that the draft lacks are read as text, as in `DraftText`.
+    known = {*special_drafts, target.vocabulary.roles.bos}
     spelled = {
         TargetId(token): draft.encoder.encode(spelling.encode())
         for token, spelling in target.vocabulary.specials.items()
-        if token not in special_drafts
+        if token not in known
     }
     return ByToken(MappedIds(shared, spelled), shared, sampler)
 

@@ -88,9 +88,10 @@ class DraftText:
         own = self._special_of.get(token)
         if own is not None:
             self.ids.append(own)
-            self._open_segment()
-        elif token != self._target.vocabulary.roles.bos:  # a draft without one reads none
+        elif token != self._target.vocabulary.roles.bos:
             self._push(self._target.vocabulary.specials.get(token, "").encode())
+            return
+        self._open_segment()
 
     def _push(self, data: bytes) -> None:
         """Append text to the open segment; its first text is put after the draft's dummy prefix."""
