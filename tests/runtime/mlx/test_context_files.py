@@ -348,7 +348,7 @@ def test_sessions_go_on_from_disk_as_if_they_had_read_it() -> None:
     assert opened().resume(ids, again, None) == len(ids) - 1
     assert int(mx.argmax(again.logits([TargetId(i) for i in ids])).item()) == expected
     assert again.rows == 1
-    assert files.resume(ids, first, None) == len(ids)
+    assert files.resume(ids, first, None) == len(ids) - 1
 
 
 def test_what_cannot_be_rewound_makes_way_for_an_earlier_turn_on_disk() -> None:
@@ -360,6 +360,7 @@ def test_what_cannot_be_rewound_makes_way_for_an_earlier_turn_on_disk() -> None:
         files.keep_of(session, None)
         files.save()
     edited = [*ids[:100], TargetId(5)]
+    assert files.resume(ids, session, None) == 70  # of all that it holds, none is left to read
     assert files.resume(edited, session, None) == 70
     rows = session.logits(edited)
     alone = TargetModelSession(zoo.zoo_model("qwen3_next")).logits(edited)

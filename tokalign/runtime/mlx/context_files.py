@@ -217,8 +217,8 @@ class ContextFiles:
         self, ids: Sequence[int], target: ModelSession[Any], draft: ModelSession[Any] | None
     ) -> int:
         """Have sessions go on with a context on disk, if it is longer than what they can go on with
-        themselves. Returns: how many of `ids` the target's cache holds then."""
-        kept = target.rewind(ids)
+        themselves. Returns: how many of `ids` but the last the target's cache holds then."""
+        kept = target.rewind(ids[:-1])
         held = self.fetch(ids, than=kept + _LEAST_NEW)
         if held.layers is None:
             return kept
