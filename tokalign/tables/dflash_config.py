@@ -129,8 +129,10 @@ def _unpacked(config: Config) -> dict[str, Any]:
     if "speculators_model_type" in config:
         return _nested(config)
     if config.get("model_type") == MUSE_GLIMMER:
-        own_window = {"sliding_window": config["sliding_window"] + 1}
-        return {"vocab_size": 202_048, **config, **own_window, "is_causal": False}
+        types = config.get("layer_types") or [SLIDING] * config["num_hidden_layers"]
+        own = {"layer_types": types, "sliding_window": config["sliding_window"] + 1}
+        own["rope_parameters"] = {"rope_theta": 500_000.0} | (config.get("rope_parameters") or {})
+        return {"vocab_size": 202_048, **config, **own, "is_causal": False}
     said = (config.get("dflash_config") or {}).items()  # DeepSpec has all keys at the top
     own = {_CALLED.get(key, key): of for key, of in said if of is not None}
     if not own.get("sliding_window"):  # no window of its own
