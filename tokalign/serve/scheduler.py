@@ -317,7 +317,8 @@ class Scheduler:
         with logged_failures():
             if job.answering is not None:
                 self._kept.keep(job, job.answering.close())
-                self.models.loaded.decoder.remember()
+        with logged_failures():
+            self.models.loaded.decoder.remember()
             if (outputs := self._kept.outputs(job)) is not None:
                 outputs.add(job.emitted)
         self._end(job, None)
