@@ -256,13 +256,13 @@ def writing_to(path: Path, remedy: str = _REMEDY) -> Iterator[None]:
 
 
 Told = Callable[[str], object] | None
-
-_WAIT = "wait until it has ended"
 _POLL = 0.2  # seconds between two looks at a lock; a wait inside `flock` would hear no signal
 
 
 @contextmanager
-def locked(path: Path, doing: str, remedy: str = _WAIT, waits: Told = None) -> Iterator[None]:
+def locked(
+    path: Path, doing: str, remedy: str = "wait until it has ended", *, waits: Told = None
+) -> Iterator[None]:
     """Hold the lock of a file, which is made, with its folders, and says who holds it.
 
     doing: what the holder does, and remedy: what a second process can do, for the error.
@@ -313,7 +313,7 @@ def making(path: Path, doing: str, waits: Told = None) -> Iterator[None]:
     """Hold a lock beside a file that the body makes; none is left. waits, errors: see `locked`.
     After a wait the file may be there."""
     lock = path.with_name(f".{path.name}.lock")
-    with parents_of(lock), locked(lock, f"{doing} {path}", _WAIT, waits):
+    with parents_of(lock), locked(lock, f"{doing} {path}", waits=waits):
         try:
             yield
         finally:
