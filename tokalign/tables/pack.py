@@ -144,7 +144,7 @@ def word_probabilities(bundle: Bundle, most: int = 1 << 16) -> dict[str, float]:
 def _read_words(bundle: Bundle) -> tuple[list[str], Numbers]:
     size = bundle.number("words", least=1, most=MAX_WORDS)
     text = _unpacked(bundle, "words.text", _MAX_TEXT)
-    if text.count(b"\0") != size - 1:  # before each of them takes memory
+    if text.count(_END.encode()) != size - 1:  # before each of them takes memory
         raise bundle.wrong(f"section words.text does not have {size} words")
     try:
         words = text.decode().split(_END)
