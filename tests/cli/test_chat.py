@@ -512,15 +512,22 @@ def test_an_answer_stays_where_its_context_cannot_be_kept(
     assert second["token_ids"] == decoded(target, prompt)["token_ids"]
 
 
-def test_figures_load_no_model(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def the_second_model_fails(monkeypatch: pytest.MonkeyPatch, error: Exception) -> Iterator[int]:
+    """Have the second model that is loaded raise an error. Returns: numbers, of which each loading
+    takes the next one."""
     loads, load = iter(range(9)), LanguageModel.from_folder
 
     def loaded(*of: Any, **how: Any) -> LanguageModel[Any]:
         if next(loads) == 1:
-            raise MemoryError
+            raise error
         return load(*of, **how)
 
     monkeypatch.setattr(LanguageModel, "from_folder", loaded)
+    return loads
+
+
+def test_figures_load_no_model(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    loads = the_second_model_fails(monkeypatch, MemoryError())
     told = talk(target, "Kto?", f"/model {target}", "/stats", options=PLAIN)
     assert "tokens per pass" in told.err
     assert next(loads) == 2
@@ -540,14 +547,7 @@ def test_a_conversation_goes_on_after_full_memory(
         return read(session, array)
 
     monkeypatch.setattr(ModelSession, "read", limited)
-    loads, load = iter(range(9)), LanguageModel.from_folder
-
-    def loaded(*of: Any, **how: Any) -> LanguageModel[Any]:
-        if next(loads) == 1:
-            raise full
-        return load(*of, **how)
-
-    monkeypatch.setattr(LanguageModel, "from_folder", loaded)
+    the_second_model_fails(monkeypatch, full)
     said = ["Kto?", "A to?", f"/model {target}", f"/save {tmp_path / 'a.json'}", "A to?"]
     result = talk(target, *said, options=["--json", *PLAIN])
     assert (result.code, result.err.count("not enough memory")) == (1, 2)
