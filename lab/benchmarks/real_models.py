@@ -4,9 +4,9 @@
         [--held-out] [--only REGEX] [--kind KIND] [--dictionary FILE] [--seconds N] [--table]
         [--also DRAFT]
 
-Forty prompts (`lab/prompts/real/`: 12 general, 12 code, 8 editing, 8 Polish) or 32 that nothing was
-fitted to (`--held-out`), 128 tokens of each answer, in float32. All conditions of a prompt are run
-beside plain decoding, in turns of some rounds, so that what slows the machine slows all alike.
+The prompts of `lab/prompts/real/` (12 general, 12 code, 8 editing, 9 Polish) or forty that nothing
+was fitted to (`--held-out`), 128 tokens of each answer, in float32. All conditions of a prompt are
+run beside plain decoding, in turns of some rounds, so that what slows the machine slows all alike.
 Every output is compared with the plain one, id by id.
 
 Every generation is a line of FILE, so a killed run goes on where it was, with new estimates of the

@@ -14,7 +14,7 @@ _FREE = "general", "explaining", "code", "editing", "tests", "json", "summary"
 KINDS = *_FREE, "polish"
 EVERY_KIND = *KINDS, "unguessable"
 """With poems, random words and foreign scripts, which are in no mean of the others."""
-_HELD_OUT = range(5, 9)
+_HELD_OUT = range(5, 10)
 """Numbers of prompts that no weight, prior or rule of the free sources was fitted to."""
 
 
@@ -29,7 +29,7 @@ class Asked(NamedTuple):
 def prompts(*, held_out: bool = False, kinds: Sequence[str] = KINDS) -> list[Asked]:
     """The prompts of these kinds, in an order of which every beginning has them in equal shares.
 
-    held_out: of `lab/prompts/free`, numbers 5 to 8 of each kind, and as many Polish ones of
+    held_out: of `lab/prompts/free`, numbers 5 to 9 of each kind, and as many Polish ones of
     `lab/prompts/real`; else all of `lab/prompts/real`.
     """
     found = []
