@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from small_tables import bundle_of
 from small_tokenizers import write_tokenizer
+from tokenizer_files import character_document
 from written_tables import write_bundle
 
 from tokalign.build.alignment import build_alignment, frequent_ids
@@ -50,6 +52,18 @@ def test_they_are_those_of_the_words_and_of_single_bytes(
     assert tokenizer.vocabulary.roles.eos <= found
     words = {i for i in found if len(tokens[i]) > 1}
     assert 0 < len(words) < 12
+
+
+def test_a_word_inside_a_text_has_no_dummy_prefix(pack: Path, tmp_path: Path) -> None:
+    """With it, ` kota` would begin with the id of two spaces, and its own would be missing."""
+    document = character_document()
+    document["model"]["merges"].sort(key=["▁", "▁"].__ne__)  # merged before all others
+    (tmp_path / "tokenizer.json").write_text(json.dumps(document))
+    llama = read_tokenizer(tmp_path)
+    assert llama.encode("kota kota") == 2 * llama.encode("kota")
+    words = {i for i in llama.encode("kota") if len(llama.vocabulary.tokens[i]) > 1}
+    found = frequent_ids(llama, [pack]).tolist()
+    assert {i for i in found if len(llama.vocabulary.tokens[i]) > 1} == words
 
 
 def test_most_of_a_text_in_a_language_that_was_counted_has_them(

@@ -24,7 +24,7 @@ from written_tables import write_bundle
 
 from tokalign.api.choosing import choose_drafting
 from tokalign.build import installed_packs
-from tokalign.build.compile_pack import _encode, compile_pack, positions_of
+from tokalign.build.compile_pack import compile_pack, encode_words, positions_of
 from tokalign.build.corpus import Corpus
 from tokalign.build.counting import word_shards
 from tokalign.build.counting.word_shards import words_of
@@ -98,7 +98,7 @@ def test_a_text_is_encoded_as_its_words_are(family: str, tmp_path: Path) -> None
     for text in CODE:
         words = words_of([text])
         assert "".join(words) == f"\n{text}"
-        encoded = _encode(tokenizer, words, lambda _: None)
+        encoded = encode_words(tokenizer, words)
         assert encoded.ids.tolist() == tokenizer.encode(text)
 
 
@@ -107,7 +107,7 @@ def test_what_a_line_end_is_encoded_with_is_left_out(family: str, tmp_path: Path
     """Also where a line end is no token, or where nothing is known of the bytes of tokens."""
     tokenizer, words = read_tokenizer(write_family(tmp_path, family)), ["\n", ";\n"]
     alone = [token for ids in tokenizer.encode_parts(words) for token in ids]
-    assert _encode(tokenizer, words, lambda _: None).ids.tolist() == alone
+    assert encode_words(tokenizer, words).ids.tolist() == alone
 
 
 def test_a_pack_of_everything_gives_the_native_dictionary(

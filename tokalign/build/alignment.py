@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tokalign.build.compile_pack import encode_words
 from tokalign.build.corpus import Stage, batches, silent
 from tokalign.build.merge_sites import find_merge_sites
 from tokalign.tables.alignment import NO_TOKEN, Alignment, HealingTrie, Intersection
@@ -102,11 +103,9 @@ def frequent_ids(
 
 def _shares(tokenizer: Tokenizer[Id], words: dict[str, float]) -> NDArray[np.float64]:
     """How often each id stands in a text of these words, f64[vocabulary]."""
-    encoded = tokenizer.encode_batch([*words])
-    lengths = [len(ids) for ids in encoded]
-    ids = np.fromiter((token for ids in encoded for token in ids), np.int64, sum(lengths))
-    weights = np.repeat(np.array([*words.values()]), lengths)
-    return np.bincount(ids, weights, len(tokenizer.vocabulary)).astype(np.float64)
+    encoded, size = encode_words(tokenizer, [*words]), len(tokenizer.vocabulary)
+    weights = np.repeat(np.array([*words.values()]), encoded.lengths)
+    return np.bincount(encoded.ids, weights, size)[:size].astype(np.float64)  # without gaps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,7 @@ from tokalign.tables.dictionary import MAX_CONTEXT
 from tokalign.tables.pack import COUNTS, Numbers, Pack, begins_text
 from tokalign.tokenizer.spec import Level
 from tokalign.tokenizer.tokenizer import Tokenizer
-from tokalign.tokenizer.vocabulary import TargetId
+from tokalign.tokenizer.vocabulary import Id, TargetId
 
 _MAX_NGRAMS = 12_000_000  # of tokens, each of which takes 100 bytes
 _MOST_POSITIONS = 1 << 44  # counts of windows, in thousandths, then fit into 64 bits
@@ -41,7 +41,7 @@ _SHARD = 100_000  # word n-grams whose windows are sorted together
 
 
 @dataclass(frozen=True, slots=True)
-class _Encoded:
+class EncodedWords:
     """Words as ids: those of word w are `ids[starts[w] : starts[w] + lengths[w]]`."""
 
     ids: IdArray
@@ -73,7 +73,7 @@ def _count(
     if sum(left.sum() for left in positions) > _MOST_POSITIONS:
         raise bundle.wrong("its counts are those of no text")
     with stage(len(pack.words), "Encoding the words of the pack") as advance:
-        encoded = _encode(target, pack.words, advance)
+        encoded = encode_words(target, pack.words, advance)
     counting = Counting(Corpus([]), target, min_count=min_count, max_ngrams=_MAX_NGRAMS)
     with workers(min(2, os.cpu_count() or 1), partial(replace, encoded)) as apply:
         runs = list[Path]()
@@ -91,7 +91,9 @@ def _count(
     return Counted(grow_tree(orders), words, bundle.corpus)
 
 
-def _encode(target: Tokenizer[TargetId], words: Sequence[str], advance: Progress) -> _Encoded:
+def encode_words(
+    target: Tokenizer[Id], words: Sequence[str], advance: Progress = lambda _: None
+) -> EncodedWords:
     """Every word as it is encoded after other text, or at the beginning of one."""
     space, tokens = IdSpace(len(target.vocabulary)), target.vocabulary.tokens
     has_bytes = target.level is not Level.IDS_ONLY  # else nothing tells which ids are the word's
@@ -107,7 +109,7 @@ def _encode(target: Tokenizer[TargetId], words: Sequence[str], advance: Progress
             parts.append(np.array(kept, dtype=space.dtype))
         advance(len(some))
     counted = np.array(list(map(len, parts)))
-    return _Encoded(np.concatenate(parts), np.cumsum(counted) - counted, counted, space)
+    return EncodedWords(np.concatenate(parts), np.cumsum(counted) - counted, counted, space)
 
 
 def _next(word: str) -> str:
@@ -157,7 +159,7 @@ def _shards(pack: Pack, positions: Sequence[Numbers], folder: Path) -> Iterator[
 
 
 def _write_windows(
-    encoded: _Encoded, path: Path, words: Numbers, times: Numbers
+    encoded: EncodedWords, path: Path, words: Numbers, times: Numbers
 ) -> tuple[Path, int]:
     """Write the windows that begin in the first of these words [n-grams, words]."""
     space, lengths = encoded.space, encoded.lengths[words]
