@@ -102,6 +102,12 @@ def test_a_text_is_encoded_as_its_words_are(family: str, tmp_path: Path) -> None
         assert encoded.ids.tolist() == tokenizer.encode(text)
 
 
+def test_words_inside_a_text_are_normalized_as_texts_are(tmp_path: Path) -> None:
+    tokenizer = read_tokenizer(write_family(tmp_path, "NFKC over bytes"))
+    ids = encode_words(tokenizer, words_of(["a ﬁsh… x²y"])).ids.tolist()
+    assert ids == tokenizer.encode("a ﬁsh… x²y")
+
+
 @pytest.mark.parametrize("family", ["Unigram", "WordPiece"])
 def test_what_a_line_end_is_encoded_with_is_left_out(family: str, tmp_path: Path) -> None:
     """Also where a line end is no token, or where nothing is known of the bytes of tokens."""

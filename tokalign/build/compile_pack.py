@@ -99,7 +99,10 @@ def encode_words(
     has_bytes = target.level is not Level.IDS_ONLY  # else nothing tells which ids are the word's
     following = [_next(word) * has_bytes for word in words]
     texts = [
-        target.prepared(word[1:]) if begins_text(word) else word + after
+        # Line ends that a normalizer takes for spaces would not be told from what comes after.
+        (word + after if after else target.normalized(word))
+        if not begins_text(word)
+        else target.prepared(word[1:])
         for word, after in zip(words, following, strict=True)
     ]
     parts, to_remove = list[IdArray](), iter(following)

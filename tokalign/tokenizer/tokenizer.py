@@ -227,7 +227,7 @@ class Tokenizer(Generic[Id]):
                 ids.append(self._markup[part])
             else:
                 inside = place and spec.prefix_once
-                text = self._normalized(part) if inside else self.prepared(part)
+                text = self.normalized(part) if inside else self.prepared(part)
                 ids += self.encode_parts([text])[0]
         return ids
 
@@ -288,12 +288,12 @@ class Tokenizer(Generic[Id]):
 
     def prepared(self, text: str) -> str:
         """The text that is cut into pieces: normalized, after the dummy prefix."""
-        text, spec = self._normalized(text), self.spec
+        text, spec = self.normalized(text), self.spec
         if not spec.dummy_prefix or not text:
             return text
         return text if spec.prefix_unless_space and text[0] == " " else " " + text
 
-    def _normalized(self, text: str) -> str:
+    def normalized(self, text: str) -> str:
         """What the normalizers make of a text, spaces as spaces. They are the library's own."""
         if self._normalizer is not None and text:
             text = self._normalizer.normalize_str(text)
