@@ -75,6 +75,16 @@ def test_paragraphs_do_not_depend_on_where_chunks_end(
     assert lines == [line for line in text.split("\n") if line.strip()]
 
 
+def test_what_was_made_of_a_corpus_is_not_taken_for_that_of_another(tmp_path: Path) -> None:
+    """Of as many bytes, or of another field of the same file."""
+    path = written(tmp_path, "a.jsonl", b'{"text": "ja", "answer": "ty"}')
+    first = Corpus([path]).identity
+    assert Corpus([path]).identity == first
+    assert Corpus([path], field="answer").identity != first
+    written(tmp_path, "a.jsonl", b'{"text": "on", "answer": "ty"}')
+    assert Corpus([path]).identity != first
+
+
 def test_files_come_in_the_order_of_their_names_wherever_they_are(tmp_path: Path) -> None:
     for folder in ("x", "y"):
         (tmp_path / folder).mkdir()

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from hashlib import sha256
 from io import UnsupportedOperation
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
@@ -122,6 +123,13 @@ class CorpusFile:
                 "run this again when nothing writes to it",
                 path=self.location,
             )
+
+    def digest(self) -> str:
+        """The SHA-256 of a local file, and of nothing for a remote one. Raises: as `chunks`."""
+        digest = sha256()
+        for chunk in () if self.is_remote else self.chunks():
+            digest.update(chunk)
+        return digest.hexdigest()
 
 
 def find_sources(

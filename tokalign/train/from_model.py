@@ -63,7 +63,7 @@ def write_texts(
     Raises: as `Corpus.lines`; CorpusError for a corpus without openings, and for a target that ends
         its texts at once; UsageError while another process writes this file; IncompatibleError.
     """
-    recipe = {"target": target_fingerprints(target), "corpus": corpus.listing, **asdict(options)}
+    recipe = {"target": target_fingerprints(target), "corpus": corpus.identity, **asdict(options)}
     head = _record(text="", written=recipe)
     with suppress(OSError), path.open("rb") as file:
         if file.read(len(head)) == head:

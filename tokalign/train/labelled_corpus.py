@@ -220,7 +220,7 @@ def label_corpus(
     parts = {
         "layout": _LAYOUT,
         "target": target_fingerprints(target),
-        "corpus": corpus.listing,
+        "corpus": corpus.identity,
         **asdict(options),
     }
     recipe = json.loads(json.dumps(parts))  # as it is read again
