@@ -46,6 +46,7 @@ def importers(module: str, folder: Path = PACKAGE) -> set[str]:
 LAYERS = (
     {"errors"},
     {"storage", "child_processes"},
+    {"locks"},
     {"installation"},
     {"tokenizer"},
     {"names"},

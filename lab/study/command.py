@@ -27,7 +27,8 @@ from tokalign.cli.command import AT_LEAST_1, FILE, FOLDER, NAME, Command, Option
 from tokalign.cli.options import DICTIONARY, DTYPE, LANGUAGE
 from tokalign.cli.output import echo, flags, note, print_json, progress, show
 from tokalign.errors import TokalignError, UsageError
-from tokalign.storage import LANGUAGES, POLISH, locked, parse_json, prompts, write_file, writing_to
+from tokalign.locks import locked
+from tokalign.storage import LANGUAGES, POLISH, parse_json, prompts, write_file, writing_to
 
 if TYPE_CHECKING:
     from lab.study.causes import Attribution

@@ -26,7 +26,7 @@ from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, build_di
 from tokalign.build.pack import build_pack
 from tokalign.build.pipeline import BuildReport
 from tokalign.errors import CorpusError, OutputError, UsageError
-from tokalign.storage import locked
+from tokalign.locks import locked
 from tokalign.tables.bundle import encode_bundle
 
 pytest.importorskip("datatrove")

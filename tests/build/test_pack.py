@@ -32,9 +32,10 @@ from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, build_di
 from tokalign.build.installed_packs import InstalledPacks, is_about_code, language_of_prompt
 from tokalign.build.pack import build_pack
 from tokalign.errors import BundleError, MissingAssetError, TokalignError, UsageError
+from tokalign.locks import making
 from tokalign.runtime.drafting import make_drafter
 from tokalign.runtime.options import DraftingOptions
-from tokalign.storage import TABLES, making, sample_text, shipped
+from tokalign.storage import TABLES, sample_text, shipped
 from tokalign.tables.backoff import BackoffTable
 from tokalign.tables.bundle import Bundle, decode_bundle, encode_bundle, read_header
 from tokalign.tables.dictionary import Dictionaries

@@ -31,7 +31,8 @@ from tokalign.build.pipeline import BuildReport, build_tables, require_outputs
 from tokalign.child_processes import safe_path, starting
 from tokalign.errors import CorpusError, OutputError, UsageError
 from tokalign.installation import needing
-from tokalign.storage import locked, write_file
+from tokalign.locks import locked
+from tokalign.storage import write_file
 from tokalign.tables.bundle import Bundle
 from tokalign.tables.header import MOST_HEADER_BYTES
 from tokalign.tokenizer.tokenizer import Tokenizer

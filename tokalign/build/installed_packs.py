@@ -30,7 +30,8 @@ from tokalign.build.corpus import Progress
 from tokalign.build.counting.word_shards import words_of
 from tokalign.child_processes import end_once
 from tokalign.errors import TokalignError, in_one_line, shown_path
-from tokalign.storage import making, require_writable, write_file
+from tokalign.locks import making
+from tokalign.storage import require_writable, write_file
 from tokalign.tables.bundle import encode_bundle, read_bundle
 from tokalign.tables.dictionary import CHAT, CODE, Dictionaries
 from tokalign.tables.finding import Note, compiled_folder, find_packs, no_note, packs_to_compile

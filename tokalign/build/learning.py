@@ -39,13 +39,13 @@ from tokalign.build.never_read import CONTENTS
 from tokalign.build.pipeline import build_tables
 from tokalign.build.text_files import cut
 from tokalign.errors import CorpusError, MissingAssetError, UsageError
+from tokalign.locks import locked
 from tokalign.names.registry import Resolved, resolve_tokenizer
 from tokalign.storage import (
     TEMPORARY_SUFFIX,
     appearing,
     as_path,
     listed,
-    locked,
     parse_json,
     private_folder,
     write_file,

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from tokalign.build.corpus import Corpus, Stage, silent
 from tokalign.build.counting.workers import peak_memory
-from tokalign.storage import making, require_writable, write_file
+from tokalign.locks import making
+from tokalign.storage import require_writable, write_file
 from tokalign.tables.bundle import OUTPUT_REMEDY, Bundle, encode_bundle
 from tokalign.tables.header import KINDS, MOST_HEADER_BYTES
 

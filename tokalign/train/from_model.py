@@ -21,6 +21,7 @@ import numpy as np
 
 from tokalign.build.corpus import Corpus, Progress, Stage, draw_windows, silent
 from tokalign.errors import CorpusError, IncompatibleError
+from tokalign.locks import making
 from tokalign.runtime.chat import Prompt, as_messages, encode_chat, encode_prompt, with_bos
 from tokalign.runtime.decoder import Decoder, LanguageModel
 from tokalign.runtime.drafting import Drafting
@@ -29,7 +30,7 @@ from tokalign.runtime.mlx.drafter_folder import target_fingerprints
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.request import Request
 from tokalign.runtime.rounds import Context
-from tokalign.storage import making, write_file
+from tokalign.storage import write_file
 from tokalign.tokenizer.vocabulary import TargetId
 from tokalign.train.labels import shuffled
 from tokalign.train.options import Writing

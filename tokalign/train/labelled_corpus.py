@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from tokalign.build.corpus import Corpus, Stage, count_ids, draw_windows, silent
 from tokalign.errors import CorpusError, IncompatibleError, UsageError
+from tokalign.locks import locked
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.drafter_folder import target_fingerprints
 from tokalign.runtime.mlx.hidden_states import HiddenStates
@@ -28,7 +29,6 @@ from tokalign.runtime.mlx.taps import LayerOutputs
 from tokalign.runtime.mlx.tree_attention import can_branch
 from tokalign.runtime.mlx.window_cache import WindowCache
 from tokalign.runtime.rounds import UNBOUNDED, Array
-from tokalign.storage import locked
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId

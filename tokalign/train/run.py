@@ -25,9 +25,10 @@ from mlx.utils import tree_flatten, tree_map, tree_unflatten
 
 from tokalign.build.corpus import Stage, silent
 from tokalign.errors import BundleError, UsageError
+from tokalign.locks import locked
 from tokalign.runtime.mlx.weights import write_weights
 from tokalign.runtime.rounds import Array
-from tokalign.storage import locked, write_file
+from tokalign.storage import write_file
 from tokalign.tables.finding import TRAINING_RECORD
 from tokalign.train.labelled_corpus import LabelledCorpus
 from tokalign.train.options import FitOptions

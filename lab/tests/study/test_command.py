@@ -28,11 +28,12 @@ from tokalign.build.corpus import Corpus
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, build_dictionary
 from tokalign.errors import IncompatibleError, MissingAssetError, TokalignError, UsageError
 from tokalign.evaluate.calibrate import measure_curve
+from tokalign.locks import locked
 from tokalign.runtime.cost import CostCurve
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.drafter_folder import save_drafter, target_fingerprints
 from tokalign.runtime.options import DraftingOptions
-from tokalign.storage import LANGUAGES, locked
+from tokalign.storage import LANGUAGES
 from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.tokenizer import Tokenizer
 from tokalign.tokenizer.vocabulary import TargetId

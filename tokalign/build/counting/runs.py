@@ -35,7 +35,8 @@ from tokalign.build.counting.windows import (
     merge_windows,
 )
 from tokalign.errors import UsageError
-from tokalign.storage import TEMPORARY_SUFFIX, appearing, locked, parents_of, writing_to
+from tokalign.locks import locked
+from tokalign.storage import TEMPORARY_SUFFIX, appearing, parents_of, writing_to
 
 REMEDY = (
     "in build choose a folder on another one with --workspace; the same command goes on from what "
