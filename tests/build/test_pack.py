@@ -184,6 +184,19 @@ def _garbled(data: bytes, random: Random) -> bytes:
     return bytes(changed)
 
 
+def test_a_pack_of_long_words_fills_neither_memory_nor_disk(
+    tokenizer: Tokenizer[Any], packed: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A word of 64 characters may be 256 ids, and as many windows begin in it."""
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    expected = encode_bundle(compile_pack(tokenizer, packed, OPTIONS))
+    monkeypatch.setattr("tokalign.build.compile_pack._MOST_IDS", 2_000)
+    assert encode_bundle(compile_pack(tokenizer, packed, OPTIONS)) == expected
+    monkeypatch.setattr("tokalign.build.compile_pack._MOST_WINDOWS", 200)
+    with pytest.raises(BundleError, match="its words are those of no text"):
+        compile_pack(tokenizer, packed, OPTIONS)
+
+
 @pytest.fixture
 def tables(packed: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A table folder with a pack of the language yy, and a user of another one."""

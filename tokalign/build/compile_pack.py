@@ -37,7 +37,8 @@ _MOST_POSITIONS = 1 << 44  # counts of windows, in thousandths, then fit into 64
 _USUAL = BackoffOptions()
 _ORDER = MAX_CONTEXT + 1
 _AT_ONCE = 1 << 14  # characters; the library takes 200 bytes for each
-_SHARD = 100_000  # word n-grams whose windows are sorted together
+_SHARD, _MOST_IDS = 100_000, 1 << 22  # word n-grams, and their ids, that are sorted together
+_MOST_WINDOWS = 1 << 28  # 12 GB of files; a large pack has a quarter with the ids of bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +75,13 @@ def _count(
         raise bundle.wrong("its counts are those of no text")
     with stage(len(pack.words), "Encoding the words of the pack") as advance:
         encoded = encode_words(target, pack.words, advance)
+    if _count_windows(pack, positions, encoded.lengths) > _MOST_WINDOWS:
+        raise bundle.wrong("its words are those of no text")
     counting = Counting(Corpus([]), target, min_count=min_count, max_ngrams=_MAX_NGRAMS)
     with workers(min(2, os.cpu_count() or 1), partial(replace, encoded)) as apply:
         runs = list[Path]()
         with stage(sum(map(len, pack.orders)), "Encoding its n-grams") as advance:
-            shards = _shards(pack, positions, folder)
+            shards = _shards(pack, positions, encoded.lengths, folder)
             del pack, positions
             for path, size in apply(_write_windows, shards):
                 runs.append(path)
@@ -149,16 +152,29 @@ def positions_of(pack: Pack) -> list[Numbers]:
     return positions
 
 
-def _shards(pack: Pack, positions: Sequence[Numbers], folder: Path) -> Iterator[Task]:
+def _count_windows(pack: Pack, positions: Sequence[Numbers], lengths: Numbers) -> int:
+    """How many windows begin in the first word of each n-gram that stands at a position."""
+    windows, first = 0, np.arange(len(pack.words))
+    for n, (order, times) in enumerate(zip(pack.orders, positions, strict=True)):
+        first = first[order.prefix] if n else first
+        windows += int(lengths[first[times > 0]].sum())
+    return windows
+
+
+def _shards(
+    pack: Pack, positions: Sequence[Numbers], lengths: Numbers, folder: Path
+) -> Iterator[Task]:
     for n, times in enumerate(positions):
         nodes = np.flatnonzero(times)
-        for begin in range(0, len(nodes), _SHARD):
-            some = nodes[begin : begin + _SHARD]
-            words, at = np.empty((len(some), n + 1), dtype=np.int64), some
+        while len(nodes):
+            words, at = np.empty((len(nodes[:_SHARD]), n + 1), dtype=np.int64), nodes[:_SHARD]
             for place in range(n, -1, -1):
                 words[:, place] = pack.orders[place].last[at]
                 at = pack.orders[place].prefix[at]
-            yield folder / f"{n + 1}-{begin}.run", words, times[some]
+            ids = np.cumsum(lengths[words].sum(axis=1))
+            some = slice(max(1, int(np.searchsorted(ids, _MOST_IDS))))
+            yield folder / f"{n + 1}-{nodes[0]}.run", words[some], times[nodes[some]]
+            nodes = nodes[some.stop :]
 
 
 def _write_windows(
