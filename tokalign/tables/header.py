@@ -51,7 +51,7 @@ class FileStamp(TypedDict, total=False):
     """What was read from a corpus file. The same file has the same stamp in any folder.
 
     weight: how many times each occurrence counts. bytes, sha256: of the file as it lies on disk.
-    lines: paragraphs; skipped: lines that could not be read. private: so the table is not shared.
+    lines: texts; skipped: lines that could not be read. private: so the table is not shared.
     """
 
     name: _Text
