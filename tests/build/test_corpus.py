@@ -76,7 +76,7 @@ def test_paragraphs_do_not_depend_on_where_chunks_end(
 
 
 def test_what_was_made_of_a_corpus_is_not_taken_for_that_of_another(tmp_path: Path) -> None:
-    """Of as many bytes, or of another field of the same file."""
+    """One of as many bytes, or another field of the same file."""
     path = written(tmp_path, "a.jsonl", b'{"text": "ja", "answer": "ty"}')
     first = Corpus([path]).identity
     assert Corpus([path]).identity == first

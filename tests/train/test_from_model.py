@@ -10,7 +10,7 @@ import pytest
 from killed_runs import Killed, killed_when
 
 from tokalign.api.assemble import assemble
-from tokalign.build.corpus import Corpus
+from tokalign.build.corpus import Corpus, silent
 from tokalign.errors import CorpusError
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.generate import Generation
@@ -94,6 +94,20 @@ def test_a_killed_run_ends_with_the_same_bytes(
     assert again.with_name("again.jsonl.previous").read_bytes() == whole.read_bytes()
     names = ("again.jsonl", "again.jsonl.previous", "prompts.txt", "whole.jsonl")
     assert sorted(path.name for path in tmp_path.iterdir()) == [*names]
+
+
+def test_a_prompt_of_several_lines_is_one(
+    target: LanguageModel[TargetId], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An object of a .jsonl file is one text. Each of its lines was answered."""
+    asked = list[str]()
+    monkeypatch.setattr(from_model, "encode_prompt", lambda _, prompt: asked.append(prompt))
+    monkeypatch.setattr(from_model, "encode_chat", lambda *_: [])
+    monkeypatch.setattr(from_model, "as_messages", asked.append)
+    (tmp_path / "prompts.jsonl").write_text(json.dumps({"text": "Popraw:\n\nAla mam kota."}))
+    prompts = Corpus([tmp_path / "prompts.jsonl"])
+    from_model._openings(target, prompts, Writing(tokens=1, prompts=True), silent)
+    assert asked == ["Popraw:\n\nAla mam kota."]
 
 
 def test_a_target_without_a_word_is_an_error(

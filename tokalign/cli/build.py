@@ -40,7 +40,7 @@ _OPTIONS = (
         "--from-model",
         "Keep TARGET's top-k logits on the FILEs. With --dictionary-only: count what it writes.",
     ),
-    flag("--prompts", "TARGET answers the lines of the FILEs, else it continues pieces of them."),
+    flag("--prompts", "TARGET answers the texts of the FILEs, else it continues pieces of them."),
     rare("--temp temperature", "The temperature of what TARGET writes.", POSITIVE, 0.7),
     rare("--seed", "The seed of what TARGET writes.", click.IntRange(0, MOST_SEED), 0),
     flag("--pack", "Count the FILEs for every tokenizer (docs/packs.md)."),

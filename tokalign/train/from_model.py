@@ -158,6 +158,7 @@ def _openings(
         positions = length * -(-8 * options.tokens // LENGTH)
         how = {"length": length, "positions": positions, "seed": options.seed}
         return draw_windows(corpus, tokenizer, **how, stage=stage)
+    prompts = corpus.lines(whole=True)
     if template is None:
-        return [encode_prompt(tokenizer, line) for line in corpus.lines()]
-    return [encode_chat(tokenizer, template, as_messages(line)) for line in corpus.lines()]
+        return [encode_prompt(tokenizer, prompt) for prompt in prompts]
+    return [encode_chat(tokenizer, template, as_messages(prompt)) for prompt in prompts]

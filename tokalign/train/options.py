@@ -70,7 +70,7 @@ class Labelling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Writing:
-    """What a target writes: about `tokens` tokens, as answers to the lines of a corpus (`prompts`)
+    """What a target writes: about `tokens` tokens, as answers to the texts of a corpus (`prompts`)
     or after pieces of its texts. seed: at most MOST_SEED."""
 
     tokens: int
