@@ -115,13 +115,10 @@ class Corpus:
         return {"files": dict(self.weights), "field": self._field}
 
     @property
-    def identity(self) -> list[Any]:
-        """The field, and of each file its name, its bytes on disk and, where it is local, their
-        SHA-256: what a text or labels that are kept were made of."""
-        return [
-            self._field,
-            *([file.name, file.require(), file.digest()] for file in self._sources),
-        ]
+    def identity(self) -> list[list[Any]]:
+        """What a text or labels that are kept were made of: of each file its name, its bytes on
+        disk, the field, and its digest where it is local."""
+        return [[of.name, of.require(), self._field, of.digest()] for of in self._sources]
 
     def require_room(self, most_bytes: int) -> None:
         """Raises: CorpusError, before hours of reading, if a stamp of all files is too large."""
