@@ -107,7 +107,8 @@ def number_predictions(ids: IdArray, probabilities: Floats) -> NumberedPredictio
     too many, the rarest ids share one prediction, which is never proposed.
     """
     with np.errstate(divide="ignore"):
-        likely = np.clip(probabilities, 0, 1)  # rounding may have taken them beyond
+        # Rounding may have taken them beyond. Of 32 bits, logarithms depend on the processor.
+        likely = np.clip(probabilities.astype(np.float64), 0, 1)
         odds = np.clip(np.log(likely) - np.log1p(-likely), _LEAST_ODDS, _MOST_ODDS)
     place = (odds - _LEAST_ODDS) / (_MOST_ODDS - _LEAST_ODDS)
     level = np.minimum((place * _MOST_BINS).astype(np.int64), _MOST_BINS - 1)

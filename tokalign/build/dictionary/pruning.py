@@ -210,7 +210,8 @@ def _value(stored: Floats, right: Floats, p_min: float) -> Floats:
     """Passes saved per occurrence: the chance of being proposed times what that gains."""
     p_min, depth = max(p_min, _LEAST), np.ones_like(stored)
     if p_min < 1:
-        depth = np.log(np.maximum(stored, p_min) / p_min) / np.log(1 / p_min)
+        likely = np.maximum(stored.astype(np.float64), p_min)  # as in `number_predictions`
+        depth = (np.log(likely / p_min) / np.log(1 / p_min)).astype(np.float32)
     proposed = np.where(stored >= p_min, _FIRST + (1 - _FIRST) * depth, 0)
     return np.asarray(proposed * (right - ROW_COST), dtype=np.float32)
 
