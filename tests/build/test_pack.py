@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from math import log2
 from pathlib import Path
 from random import Random
 from subprocess import PIPE, Popen
@@ -27,10 +28,12 @@ from tokalign.build import installed_packs
 from tokalign.build.compile_pack import compile_pack, encode_words, positions_of
 from tokalign.build.corpus import Corpus
 from tokalign.build.counting import word_shards
+from tokalign.build.counting.ngram_tree import grow_tree, smooth
+from tokalign.build.counting.windows import TokenNgrams
 from tokalign.build.counting.word_shards import words_of
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, build_dictionary
 from tokalign.build.installed_packs import InstalledPacks, is_about_code, language_of_prompt
-from tokalign.build.pack import build_pack
+from tokalign.build.pack import _worth, build_pack
 from tokalign.errors import BundleError, MissingAssetError, TokalignError, UsageError
 from tokalign.locks import making
 from tokalign.runtime.drafting import make_drafter
@@ -149,6 +152,17 @@ def test_a_corpus_of_which_no_word_is_kept_is_an_error(
     corpus, options = Corpus([written(tmp_path, text)]), replace(EVERYTHING, max_bytes=most)
     with pytest.raises(UsageError, match="hold no pack of this corpus"):
         build_pack(corpus, options, language="yy")
+
+
+def test_what_is_kept_does_not_depend_on_how_a_processor_computes_logarithms() -> None:
+    counts = np.random.default_rng(5).integers(1, 1000, (100, 100))
+    ids = np.indices(counts.shape, dtype=np.uint16).reshape(2, -1).T
+    one = TokenNgrams(ids[::100, :1], counts.sum(axis=1))
+    levels = grow_tree([one, TokenNgrams(ids, counts.ravel())])
+    (single, pairs), _ = smooth(levels)
+    surer = [log2(times) for times in (pairs / single[levels[1].suffix]).tolist()]
+    expected = (levels[1].counts - 0.5) * np.array(surer, dtype=np.float32) / np.float32(15)
+    assert _worth(levels)[1].tolist() == expected.tolist()
 
 
 def test_equal_corpora_give_equal_bytes(corpus: Corpus, packed: Bundle) -> None:

@@ -109,7 +109,8 @@ def _worth(levels: Sequence[NgramLevel]) -> list[Floats]:
     often = [np.maximum(level.counts - RARELY_SEEN, 0) for level in levels]
     worth = [some * np.float32(_BITS_INSIDE / _BITS[0]) for some in often[:1]]
     for n, level in enumerate(levels[1:], start=1):
-        surer = np.log2(probabilities[n] / probabilities[n - 1][level.suffix])
+        times = probabilities[n] / probabilities[n - 1][level.suffix]
+        surer = np.log2(times.astype(np.float64)).astype(np.float32)  # as `number_predictions`
         worth.append(often[n] * surer / np.float32(_BITS[min(n, len(_BITS) - 1)]))
     return worth
 
