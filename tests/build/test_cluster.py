@@ -22,6 +22,7 @@ from processes import small_disk
 from tokalign.build.cluster import ClusterJob, Task
 from tokalign.build.cluster import run_job as run_on_datatrove
 from tokalign.build.corpus import Corpus
+from tokalign.build.counting import token_ngrams
 from tokalign.build.dictionary.dictionary_bundle import BackoffOptions, build_dictionary
 from tokalign.build.pack import build_pack
 from tokalign.build.pipeline import BuildReport
@@ -216,7 +217,9 @@ def test_a_share_that_comes_too_early_says_what_it_waits_for(
         Task(job, "table")(None, 0, 1)
 
 
-def test_a_folder_of_another_job_is_refused(tmp_path: Path, corpus: Corpus) -> None:
+def test_a_folder_of_another_job_is_refused(
+    tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job_in(tmp_path, corpus)
     job_in(tmp_path, corpus)  # the same again
     with pytest.raises(UsageError, match="other tasks;"):
@@ -227,6 +230,9 @@ def test_a_folder_of_another_job_is_refused(tmp_path: Path, corpus: Corpus) -> N
     other = BackoffOptions(max_bytes=5000, workspace=tmp_path / "workspace")
     with pytest.raises(UsageError, match="other language, max_bytes, tasks;"):
         job_in(tmp_path, corpus, shares=1, options=other, language="en")
+    monkeypatch.setattr(token_ngrams, "_FORMAT", 0)  # that of another tokalign
+    with pytest.raises(UsageError, match="other format;"):
+        job_in(tmp_path, corpus)
 
 
 @pytest.mark.slow

@@ -52,7 +52,7 @@ from tokalign.tokenizer.vocabulary import TargetId
 MIN_COUNT = 2
 MAX_NGRAMS = 16_000_000
 
-_FORMAT = 7  # of the files in a workspace; part of their names
+_FORMAT = 7  # of the files in a workspace; part of their names, and of a job
 
 # How the work is cut, on which the result does not depend.
 _SHARD = 1 << 20  # characters; a shard ends after the line that reaches them: 400,000 tokens
@@ -96,6 +96,7 @@ class Counting:
         """What decides the result, as far as it is known before the corpus is read."""
         return {
             **self.corpus.facts,
+            "format": _FORMAT,
             "tokenizer": self.unit,
             "max_order": self.max_order,
             "min_count": self.min_count,
