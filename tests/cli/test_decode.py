@@ -43,17 +43,26 @@ def decode(models: dict[str, str], *words: object) -> dict[str, Any]:
     return dict(run(*given, *words).json)
 
 
+_LONG = "9" * 5_000  # Python reads no such number
+
+
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        *((["-m", wrong], 2, "-1 for no limit") for wrong in ("0", "-2")),
-        *((["--num-draft-tokens", wrong], 2, "draft") for wrong in ("0", "-1", "two", "1.5")),
+        *((["-m", wrong], 2, "-1 for no limit") for wrong in ("0", "-2", _LONG)),
+        *(
+            (["--num-draft-tokens", wrong], 2, "draft")
+            for wrong in ("0", "-1", "two", "1.5", _LONG)
+        ),
         (["-p", ""], 2, "the prompt is empty; give some text"),
         (["-p", "żółw " * 200], 2, "holds 256"),
         (["-p", "@nothing.txt"], 2, "write @@nothing.txt for a text"),
         (["--chat-template-config", "[1]"], 2, "JSON object"),
         (["--chat-template-config", '{"messages": 1, "a": 2}'], 2, "may not have messages"),
-        *((["--extra-eos-token", wrong], 2, "no single token") for wrong in ("dwa żółwie", "")),
+        *(
+            (["--extra-eos-token", wrong], 2, "no single token")
+            for wrong in ("dwa żółwie", "", _LONG)
+        ),
         (["--max-kv-size", "16", "--kv-bits", "8"], 2, "exclude each other"),
         (["--target", "."], 4, "config.json"),
     ],

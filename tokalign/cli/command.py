@@ -25,6 +25,7 @@ from tokalign.cli.output import flags, text_or_file
 from tokalign.cli.report import require_plots
 from tokalign.errors import UsageError, is_text, require, shown
 from tokalign.names.aliases import aliases, check_name
+from tokalign.runtime.options import as_count
 from tokalign.storage import as_path, is_replaceable, parse_json, require_writable
 
 _EMPTY = "it is empty; give a name or a path."
@@ -116,9 +117,9 @@ def _read_max_tokens(flag: str, text: str) -> int | None:
     """As in mlx-lm, -1 stands for as many as the context holds, here None."""
     if text == "-1":
         return None
-    if not text.isdecimal() or int(text) == 0:
+    if not (count := as_count(text)):
         raise UsageError(f"{flag} {shown(text)} is not a count; give one, or -1 for no limit")
-    return int(text)
+    return count
 
 
 def _read_variables(flag: str, text: str) -> dict[str, object]:

@@ -36,7 +36,7 @@ from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.trained_drafter import TrainedDrafter
 from tokalign.runtime.mlx.weights import ends_of_mlx_lm, load_weights, vocabulary_size
-from tokalign.runtime.options import ALL_ENDS, MLX_LM_ENDS, CacheOptions, DraftingOptions
+from tokalign.runtime.options import ALL_ENDS, MLX_LM_ENDS, CacheOptions, DraftingOptions, as_count
 from tokalign.runtime.remembered import RememberedStore
 from tokalign.runtime.request import Request
 from tokalign.runtime.rounds import UNBOUNDED, Context, Drafter, Verifier
@@ -328,8 +328,8 @@ def tokens_that_stop(tokenizer: Tokenizer[Id], names: Sequence[str]) -> frozense
     vocabulary, found = tokenizer.vocabulary, set[Id]()
     for name in names:
         token = vocabulary.special_ids.get(name, vocabulary.id_of.get(name.encode()))
-        if token is None and name.isdecimal() and int(name) < len(vocabulary):
-            token = cast("Id", int(name))
+        if token is None and (number := as_count(name)) is not None and number < len(vocabulary):
+            token = cast("Id", number)
         if token is None:
             raise UsageError(
                 f"--extra-eos-token {name} is no single token of this tokenizer; give the spelling "

@@ -78,15 +78,26 @@ def choose_method(method: str, *, draft: bool, dictionary: bool, drafter: bool) 
     return method
 
 
+def as_count(typed: str) -> int | None:
+    """The number that some digits write; None for what is none, or a longer one than any count."""
+    return int(typed) if typed.isdecimal() and len(typed) <= _MOST_DIGITS else None
+
+
+_MOST_DIGITS = 15
+"""JSON and tables hold such numbers exactly."""
+
+
 def read_draft_tokens(given: str) -> int | None:
     """The number of draft tokens as typed; None for `auto`. Raises: UsageError."""
     if given == AUTO:
         return None
-    if not given.isdecimal():
-        raise UsageError(f"--num-draft-tokens {given} is not a count; give a number, or auto")
-    if not int(given):
+    if (count := as_count(given)) is None:
+        raise UsageError(
+            f"--num-draft-tokens {shown(given)} is not a count; give a number, or auto"
+        )
+    if not count:
         raise UsageError(f"--num-draft-tokens {given} drafts nothing; use --method plain for that")
-    return int(given)
+    return count
 
 
 def check_translation(name: str | None) -> None:
@@ -94,7 +105,7 @@ def check_translation(name: str | None) -> None:
     if name is None or (name in TRANSLATIONS and ":" not in name):
         return
     kind, _, window = name.partition(":")
-    if kind != "context" or not window.isdecimal() or not int(window):
+    if kind != "context" or not as_count(window):
         known = ", ".join(TRANSLATIONS)
         raise UsageError(f"there is no translation {name!r}; choose one of {known}")
 
