@@ -61,6 +61,12 @@ def test_the_reference_is_current() -> None:
     assert (ROOT / "docs" / "commands.md").read_text("utf-8") == reference()
 
 
+@pytest.mark.parametrize("name", [*words("bench calibrate learn"), "tables show"])
+def test_a_tokenizer_that_is_a_program_is_trusted_where_it_is_read(name: str) -> None:
+    """What refuses it advises this option."""
+    assert "--trust-remote-code" in CliRunner().invoke(group, [*name.split(), "--help-all"]).stdout
+
+
 @pytest.mark.parametrize("name", RUNS)
 def test_help_fits_one_screen(name: str) -> None:
     typed = [*name.split(), "--help"]

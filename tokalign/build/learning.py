@@ -163,12 +163,13 @@ def learn(
     targets: Sequence[str] = (),
     exclude: Sequence[str] | None = None,
     max_bytes: int | None = None,
+    trust_remote_code: bool = False,
     stage: Stage = silent,
 ) -> Learned:
     """Bring the dictionaries of a collection up to date with its folders.
 
     folders: replace those it had. targets: are added to those it has. exclude: as in `Rules`. What
-    is not given stays as it was.
+    is not given stays as it was. trust_remote_code: as in `resolve_tokenizer`.
     Raises: UsageError for a wrong name, a missing folder or target, or while another process
     learns; MissingAssetError for what is not there; CorpusError if there is no text at all.
     """
@@ -187,7 +188,7 @@ def learn(
                 f"tokalign learn FOLDER --name {name} --target NAME"
             )
     try:
-        models = _resolve(settings.targets)
+        models = _resolve(settings.targets, trust_remote_code=trust_remote_code)
     except MissingAssetError as error:
         if targets:
             raise
@@ -299,13 +300,15 @@ def check_name(name: str) -> str:
 def _lasting(target: str) -> str:
     """The name of a tokenizer, a path as an absolute one: the next run may be anywhere."""
     path = as_path(target)
-    return str(path.absolute()) if path.exists() else target
+    return str(path.absolute()) if os.path.exists(path) else target
 
 
-def _resolve(targets: Sequence[str]) -> dict[str, Tokenizer[TargetId]]:
+def _resolve(targets: Sequence[str], *, trust_remote_code: bool) -> dict[str, Tokenizer[TargetId]]:
     models: dict[str, Tokenizer[TargetId]] = {}
     for target in targets:
-        resolved: Resolved[TargetId] = resolve_tokenizer(target)
+        resolved: Resolved[TargetId] = resolve_tokenizer(
+            target, trust_remote_code=trust_remote_code
+        )
         if resolved.slug in models:
             raise UsageError(
                 f"two models are called {resolved.slug}; rename the folder {target}, or forget the "

@@ -36,6 +36,7 @@ from tokalign.cli.options import (
     LANGUAGE,
     LIMIT,
     TEMP,
+    TRUST,
 )
 from tokalign.cli.output import figures_table, note, paragraph, progress, show
 from tokalign.cli.texts import PromptText, language_of_model, read_prompts
@@ -91,6 +92,7 @@ OPTIONS = (
     TEMP,
     Option("--seed", "Seed of sampling.", click.IntRange(0, 0xFFFFFFFF), 0),
     DTYPE,
+    TRUST,
     DICTIONARY,
     LANGUAGE,
     ALIGNMENT,
@@ -124,6 +126,7 @@ class Options:
     temperature: float
     seed: int
     dtype: str | None
+    trust_remote_code: bool
     publish: Path | None
     drafting: DraftingOptions
 
@@ -206,6 +209,7 @@ def _measured(
         options.draft,
         replace(options.drafting, num_draft_tokens=DEFAULT_DRAFT_TOKENS),
         dtype=options.dtype,
+        trust_remote_code=options.trust_remote_code,
         note=note,
     )
     keep_loaded()

@@ -96,11 +96,14 @@ def prepare(options: Options) -> tuple[dict[Condition, MakeDrafter], list[list[T
 
 
 def _load(options: Options) -> tuple[Tokenizer[TargetId], LanguageModel[DraftId] | None, Drafting]:
-    target: Resolved[TargetId] = resolve_tokenizer(options.target)
+    trust = options.trust_remote_code
+    target: Resolved[TargetId] = resolve_tokenizer(options.target, trust_remote_code=trust)
     note(target.description)
     model = None
     if options.draft is not None:
-        [model] = load_models([options.draft], dtype=options.dtype, note=note)
+        [model] = load_models(
+            [options.draft], dtype=options.dtype, trust_remote_code=trust, note=note
+        )
         keep_loaded()
     drafting = choose_drafting(
         target.tokenizer,

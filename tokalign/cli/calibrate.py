@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tokalign.cli.command import Command, Option, flag
-from tokalign.cli.options import DRAFT, DRAFTER, DTYPE, HTML, TARGET
+from tokalign.cli.options import DRAFT, DRAFTER, DTYPE, HTML, TARGET, TRUST
 from tokalign.cli.output import note, paragraph, progress, rows, show, table
 from tokalign.errors import DisturbedError, OutputError, UsageError
 from tokalign.runtime.options import DEFAULT_DRAFT_TOKENS, DraftingOptions
@@ -30,6 +30,7 @@ _OPTIONS = (
     flag("--refresh", "Measure again, even if nothing has changed."),
     Option("--budget", "Seconds after which measuring ends.", click.FloatRange(min=1), 30.0),
     DTYPE,
+    TRUST,
     HTML,
 )
 
@@ -43,6 +44,7 @@ def command(
     refresh: bool,
     budget: float,
     dtype: str | None,
+    trust_remote_code: bool,
     html: Path | None,
 ) -> None:
     """Measure how long passes take, by how many tokens they check; later commands use the result.
@@ -56,7 +58,9 @@ def command(
 
     length = DEFAULT_DRAFT_TOKENS  # a given one needs no costs
     options = DraftingOptions(method="hybrid", drafter=drafter, num_draft_tokens=length)
-    decoder = load_decoder(target, draft, options, dtype=dtype, note=note)
+    decoder = load_decoder(
+        target, draft, options, dtype=dtype, trust_remote_code=trust_remote_code, note=note
+    )
     machine = machine_of(decoder.target.model, *decoder.drafting_models)
     curve = None if refresh else find_curve(machine)
     # A curve of the target alone is found too, and one of a brief measurement names no tokenizers.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tokalign.cli.command import AT_LEAST_1, FOLDER, MODEL_NAME, Command, Option, flag, several
+from tokalign.cli.options import TRUST
 from tokalign.cli.output import flags, note, note_problems, progress, show
 from tokalign.errors import UsageError
 
@@ -25,6 +26,7 @@ _OPTIONS = (
     Option(
         "--dictionary-bytes max_bytes", "Largest size. Default: 5000000. Remembered.", AT_LEAST_1
     ),
+    TRUST,
     flag("--list lists", "Show what was learned, and learn nothing."),
     click.Argument(["folders"], metavar="[FOLDER]...", nargs=-1, type=FOLDER),
 )

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from tokalign.cli.command import FILE, NAME, Command, Option, flag
+from tokalign.cli.options import TRUST
 from tokalign.cli.output import complain, echo, flags, note, one_line, print_json, show
 from tokalign.errors import TokalignError, UsageError
 from tokalign.storage import as_path, open_regular
@@ -33,18 +34,20 @@ def command() -> None:
 _SHOWN = click.Argument(["file"], metavar="TABLE|DRAFTER|TOKENIZER")
 
 
-@command.command("show", cls=Command, params=[_SHOWN])
-def show_table(*, file: str) -> None:
+@command.command("show", cls=Command, params=[TRUST, _SHOWN])
+def show_table(*, file: str, trust_remote_code: bool) -> None:
     """Show what a table file is and holds, what a trained drafter's folder says, or how far a
     model's tokenizer is understood.
 
     A tokenizer is an alias, a model's folder, a tokenizer file or a Hub repository.
     """
     path = as_path(file)
-    show(
-        _describe_drafter(path)
-        or (_describe_tokenizer(file) if _is_tokenizer(path) else _describe_table(path))
-    )
+    if found := _describe_drafter(path):
+        show(found)
+    elif _is_tokenizer(path):
+        show(_describe_tokenizer(file, trust_remote_code=trust_remote_code))
+    else:
+        show(_describe_table(path))
 
 
 @command.command("verify", cls=Command, params=[_FILES])
@@ -186,13 +189,13 @@ def _describe_drafter(folder: Path) -> dict[str, Any] | None:
     return None if kind is None else found
 
 
-def _describe_tokenizer(name: str) -> dict[str, Any]:
+def _describe_tokenizer(name: str, *, trust_remote_code: bool) -> dict[str, Any]:
     from tokalign.names.published_drafters import published_for
     from tokalign.names.registry import Resolved, resolve_tokenizer
     from tokalign.tokenizer.spec import Level
     from tokalign.tokenizer.vocabulary import TargetId
 
-    found: Resolved[TargetId] = resolve_tokenizer(name)
+    found: Resolved[TargetId] = resolve_tokenizer(name, trust_remote_code=trust_remote_code)
     tokenizer = found.tokenizer
     facts: dict[str, Any] = {
         "tokenizer": found.description,
