@@ -16,7 +16,7 @@ from places import DEMO
 from tokalign.cli.bench import Options, as_object, read_options
 from tokalign.cli.bench_results import COLUMNS
 from tokalign.cli.output import figures_table
-from tokalign.cli.texts import read_prompts
+from tokalign.cli.texts import language_of_prompts, read_prompts
 from tokalign.errors import UsageError
 from tokalign.evaluate.bench import Bench
 from tokalign.evaluate.comparison import BASELINES, Comparison, Condition, Measurement, compare
@@ -113,6 +113,14 @@ def test_what_is_measured_is_how_other_commands_draft() -> None:
 )
 def test_refusals_come_before_anything_is_measured(line: str, code: int, says: str) -> None:
     bench(*words(line)).is_refused(code, says)
+
+
+@pytest.mark.parametrize(
+    ("dictionaries", "language"),
+    [("", None), ("code", None), ("code chat crh pl en", "pl"), ("chat crh", "crh")],
+)
+def test_prompts_are_in_a_language_that_has_some(dictionaries: str, language: str | None) -> None:
+    assert language_of_prompts(words(dictionaries)) == language
 
 
 def test_a_prompt_that_is_too_long_is_refused_before_any_is_measured(

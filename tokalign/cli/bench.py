@@ -39,7 +39,7 @@ from tokalign.cli.options import (
     TRUST,
 )
 from tokalign.cli.output import figures_table, note, paragraph, progress, show
-from tokalign.cli.texts import PromptText, language_of_model, read_prompts
+from tokalign.cli.texts import PromptText, language_of_model, language_of_prompts, read_prompts
 from tokalign.errors import UsageError
 from tokalign.runtime.options import (
     AUTO,
@@ -52,7 +52,6 @@ from tokalign.runtime.options import (
     read_draft_tokens,
     take,
 )
-from tokalign.storage import LANGUAGES
 
 if TYPE_CHECKING:
     from tokalign.evaluate.bench import Bench
@@ -198,8 +197,7 @@ def _measured(
     from tokalign.api.assemble import choose_dtype, keep_loaded, load_decoder
 
     read = partial(read_prompts, options.files, field=options.field, limit=options.limit)
-    named = sorted(options.drafting.languages, key=lambda name: name not in LANGUAGES)
-    language = next(iter(named), None)  # code is none that prompts come in
+    language = language_of_prompts(options.drafting.languages)
     # Files are read before models are loaded. The language of the model is known afterwards.
     texts = read(language=language) if options.files or language is not None else []
     from tokalign.runtime.mlx.machine import device_name, mlx_version

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from tokalign.build.text_files import TextFile
 from tokalign.errors import CorpusError, UsageError
 from tokalign.storage import ENGLISH, LANGUAGES, prompts
+from tokalign.tables.dictionary import CHAT, CODE
 
 if TYPE_CHECKING:
     from tokalign.evaluate.comparison import PromptBlock
@@ -61,6 +62,12 @@ def read_prompts(
 
 
 _DECLARED = re.compile(r"^language:(.*(?:\n *- .*)*)", re.MULTILINE)
+
+
+def language_of_prompts(dictionaries: Sequence[str]) -> str | None:
+    """The first language in which prompts come, else the first of all; None if none is named."""
+    named = [name for name in dictionaries if name not in (CODE, CHAT)]
+    return next((name for name in named if name in LANGUAGES), next(iter(named), None))
 
 
 def language_of_model(target: str, folder: Path | None) -> str:
