@@ -3,6 +3,7 @@ whatever its format: an alias, a repository, a snapshot in the cache, or a folde
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from collections.abc import Iterator
@@ -82,7 +83,7 @@ def named_or_published(name: str, target: str | Path | None) -> Path:
 def _names(target: str) -> Iterator[str]:
     """What a model is called: its repositories, or the end of its path."""
     path = as_path(target)
-    if target in aliases() or not path.exists():
+    if target in aliases() or not os.path.exists(path):  # `Path` raises for a long name
         yield from find_alias(target).repositories
         return
     yield path.resolve().name
