@@ -89,7 +89,7 @@ def system_name() -> str:
 
 def public_name(model: str | None) -> str | None:
     """A model's name without the folders that it lies in, which may name a person."""
-    if not model or not (path := as_path(model)).exists():
+    if not model or not os.path.exists(path := as_path(model)):
         return model
     return os.path.basename(os.path.abspath(path))
 
