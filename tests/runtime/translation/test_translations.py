@@ -27,7 +27,7 @@ from tokalign.tables.alignment import Alignment
 from tokalign.tables.opening import open_alignment
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.tokenizer import Tokenizer
-from tokalign.tokenizer.vocabulary import TargetId
+from tokalign.tokenizer.vocabulary import Roles, TargetId
 
 
 @dataclass
@@ -289,6 +289,19 @@ def test_a_shared_tokenizer_needs_no_translation(bielik: Tokenizer[Any]) -> None
     assert translation_by_default(pair) == "none"
     accepted, rounds, _ = play("none", pair, SENTENCES[1], steps=3)
     assert accepted == pytest.approx(3 * rounds, abs=3)
+
+
+def test_a_token_that_begins_and_ends_texts_ends_them_in_a_draft(
+    bielik: Tokenizer[Any], llama: Tokenizer[Any]
+) -> None:
+    """`<|endoftext|>` of SmolLM2's base and of Pythia: the target's BOS was proposed."""
+    own = llama.vocabulary.special_ids["<|end_of_text|>"]
+    roles = Roles(bos=own, eos=frozenset({own}))
+    draft = Tokenizer[Any](replace(llama.spec, roles=roles))
+    for target in (bielik, llama):
+        assert Pair(target, draft).roles()[own] == target.vocabulary.roles.turn_end
+    shared = same_tokenizer(Pair(llama, draft))._shared
+    assert shared.target_of(own) == llama.vocabulary.roles.turn_end
 
 
 def test_a_draft_of_the_same_tokenizer_without_bos_reads_none(bielik: Tokenizer[Any]) -> None:

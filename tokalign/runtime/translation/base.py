@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
@@ -100,8 +100,10 @@ class Pair:
         return ordinary, () if special is None else (special,)
 
     def roles(self) -> dict[DraftId, TargetId]:
-        """The draft's special tokens that have a counterpart of the same role."""
-        roles = match_roles(self.draft.vocabulary.roles, self.target.vocabulary.roles)
+        """The draft's special tokens that have a counterpart of the same role. None begins a text:
+        one that begins and ends texts, such as `<|endoftext|>`, ends one in a draft."""
+        own = replace(self.draft.vocabulary.roles, bos=None)
+        roles = match_roles(own, self.target.vocabulary.roles)
         return {own: token for own, token in roles.items() if token < self.size}
 
     def with_roles(self, shared: Intersection) -> Intersection:

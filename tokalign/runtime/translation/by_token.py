@@ -128,7 +128,8 @@ def same_tokenizer(pair: Pair, sampler: Sampling | None = None) -> ByToken:
     to_target[pair.size :] = NO_TOKEN
     # Special tokens may stand elsewhere, and the draft's may be unknown to the target. One map
     # is not the inverse of the other: the target's several ends of a turn may be one here.
-    special_targets, special_drafts = map_specials(draft, target), map_specials(target, draft)
+    special_targets = map_specials(draft, target) | pair.roles()
+    special_drafts = map_specials(target, draft)
     for own in draft.vocabulary.specials:
         to_target[own] = special_targets.get(own, NO_TOKEN)
     for token in target.vocabulary.specials:
