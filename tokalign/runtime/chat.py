@@ -52,9 +52,13 @@ class Prompt:
         kind = ChunkedText if chunked else DraftText
         if self.draft is not None:
             return kind(pair.target, pair.draft, draft_prompt=self.draft, covered=self.target)
-        has_bos = list(self.target[:1]) == [pair.target.vocabulary.roles.bos]
-        opening: list[DraftId] = [] if has_bos else with_bos(pair.draft, [])
-        return kind(pair.target, pair.draft, draft_prompt=opening)
+        own_bos, bos = pair.draft.vocabulary.roles.bos, pair.target.vocabulary.roles.bos
+        if own_bos is not None and [*self.target[:1]] == [bos]:
+            return kind(pair.target, pair.draft)
+        # What is put before texts is no text, even where it has no role, as `[gMASK]<sop>`.
+        opening = cast("tuple[TargetId, ...]", pair.target.spec.opening)
+        begun = opening if tuple(self.target[: len(opening)]) == opening else ()
+        return kind(pair.target, pair.draft, draft_prompt=with_bos(pair.draft, []), covered=begun)
 
 
 class ChatTemplate:

@@ -12,9 +12,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from polish import texts
 
+from tokalign.runtime.chat import Prompt, encode_prompt
 from tokalign.runtime.generate import TextStream
 from tokalign.runtime.translation.base import Pair
 from tokalign.runtime.translation.committed_text import ChunkedText, DraftText, map_specials
+from tokalign.runtime.translation.whole_text import DraftReading
 from tokalign.tokenizer.tokenizer import Tokenizer
 
 
@@ -101,6 +103,26 @@ def test_a_draft_without_bos_does_not_read_how_it_is_spelled(
         view = DraftText(target, qwen)
         view.follow([*target.encode("do"), bos, *target.encode("mu")])
         assert view.ids == [*qwen.encode("do"), *qwen.encode("mu")] != qwen.encode("domu")
+
+
+def test_what_is_put_before_texts_is_not_read_as_text(
+    bielik: Tokenizer[Any], llama: Tokenizer[Any]
+) -> None:
+    """Two ids without a role, as GLM's `[gMASK]<sop>`: as the target's, and as the draft's."""
+    before = (
+        bielik.vocabulary.special_ids["<think>"],
+        bielik.vocabulary.special_ids["<tool_call>"],
+    )
+    roles = replace(bielik.spec.roles, bos=None)
+    glm = Tokenizer[Any](replace(bielik.spec, opening=before, roles=roles))
+    bos, text = llama.vocabulary.roles.bos, "Wisła jest"
+    other = Tokenizer[Any](replace(llama.spec, opening=(bos,)))
+    for target, draft in ((glm, other), (other, glm)):
+        ids = encode_prompt(target, text)
+        view = Prompt(target=ids).draft_text(Pair(target, draft))
+        view.follow(ids)
+        assert view.ids == encode_prompt(draft, text)
+        assert DraftReading(Pair(target, draft), ids).ids == view.ids
 
 
 def test_an_output_that_is_not_canonical_keeps_its_bytes(

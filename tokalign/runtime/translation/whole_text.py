@@ -50,7 +50,7 @@ class DraftReading:
     """
 
     def __init__(self, pair: Pair, own: Sequence[TargetId]) -> None:
-        draft_text = Prompt(target=own[:1]).draft_text(pair)
+        draft_text = Prompt(target=own).draft_text(pair)
         draft_text.follow(own)
         self.ids: list[DraftId] = list(draft_text.ids)
         ours, theirs = pair.draft.vocabulary.tokens, pair.target.vocabulary.tokens
