@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -248,6 +249,27 @@ def test_what_cannot_be_merged_with_recursion_is_left_out(left_out: str) -> None
     assert not any(path.endswith("$schema") for path in ignored)
     with pytest.raises(UsageError, match=left_out):
         Grammar.json_schema(node)
+
+
+MET: dict[str, Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]]] = {
+    "allOf": lambda base, count: {"allOf": [base, count]},
+    "anyOf": lambda base, count: {"anyOf": [base], **count},
+    "$ref": lambda base, count: {"$ref": "#/$defs/p", "$defs": {"p": base}, **count},
+}
+
+
+@pytest.mark.parametrize("met", MET)
+def test_how_many_properties_is_not_counted_among_those_of_another_schema(met: str) -> None:
+    """llguidance took none of two for two, and without `additionalProperties` other names alone."""
+    for rest, least in (({"additionalProperties": False}, 2), ({}, 1)):
+        base = {"type": "object", "properties": {"a": {}, "b": {}}, **rest}
+        schema = MET[met](base, {"minProperties": least})
+        grammar = Grammar.json_schema(schema, strict=False)
+        assert [path.rpartition(".")[2] for path in grammar.ignored] == ["minProperties"]
+        assert matches(grammar, '{"a": 1}')
+        assert matches(grammar, '{"a": 1, "b": 2}')
+        with pytest.raises(UsageError, match="minProperties cannot be counted"):
+            Grammar.json_schema(schema)
 
 
 def test_what_nothing_matches_is_refused() -> None:

@@ -52,24 +52,32 @@ _MOST_OPTIONAL = 16
 
 
 def json_part(
-    schema: Mapping[str, Any] | bool | str, *, strict: bool, root: Mapping[str, Any] | None = None
+    schema: Mapping[str, Any] | bool | str,
+    *,
+    strict: bool,
+    root: Mapping[str, Any] | None = None,
+    counts: bool = True,
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     """A schema as llguidance reads it, JSON on one line, and the paths of what it leaves out.
 
-    root: the schema that references lead into, if it is another one.
+    root: the schema that references lead into, if it is another one. counts: whether it keeps
+    bounds on how many properties there are.
     Raises: UsageError for one beyond a bound, for what is no schema, for one that nothing matches,
     and, with `strict`, for a keyword that cannot be enforced.
     """
     read = parsed(schema)
     document = read if root is None else parsed(root)
+    warnings: tuple[str, ...] = ()
     for alone in (0, 1, len(_REFERRING)):
-        reader = _Reader(document, strict=strict, alone=alone)
+        reader = _Reader(document, strict=strict, alone=alone, counts=counts)
         made = reader.document(read)
         if wrong := merged_too_much(made):
             continue
         wrong, warnings = invalid(json.dumps({"grammars": [{"json_schema": made}]}))
         if "circular references with sibling keys" not in wrong:
             break
+    if counts and _MISCOUNTED.search(" ".join([wrong, *warnings])):
+        return json_part(schema, strict=strict, root=root, counts=False)
     if wrong:
         raise UsageError(f"the JSON schema cannot be used: {first_line(wrong)}")
     for warning in warnings:
@@ -79,6 +87,11 @@ def json_part(
         else:
             reader.leave_out("a part of it", f"is not followed exactly: {first_line(warning)}")
     return made, tuple(dict.fromkeys(reader.ignored))
+
+
+_MISCOUNTED = re.compile("min/maxProperties only|greater than number of properties")
+"""What llguidance says where a bound meets the optional properties of other schemas, which it does
+not count: of two that are optional it takes none for two."""
 
 
 def check_schema(schema: Any) -> None:
@@ -155,10 +168,12 @@ class _Reader:
     """Reads one document. ignored: what was left out. exclusive: the paths of every oneOf
     whose parts may meet. inexact: those of numbers that are held otherwise. alone: leave out what
     stands beside the first so many of `_REFERRING` where they refer, which llguidance refuses in
-    recursion."""
+    recursion. counts: as of `json_part`."""
 
-    def __init__(self, document: dict[str, Any] | bool, *, strict: bool, alone: int = 0) -> None:
-        self._strict, self._alone = strict, alone
+    def __init__(
+        self, document: dict[str, Any] | bool, *, strict: bool, alone: int = 0, counts: bool = True
+    ) -> None:
+        self._strict, self._alone, self._counts = strict, alone, counts
         self._base = document  # the nearest schema with an identifier, which pointers lead into
         self._names: dict[int, str] = {}
         self._pending: list[tuple[str, Any, dict[str, Any] | bool]] = []
@@ -328,15 +343,14 @@ class _Reader:
                 )
 
     def _count_properties(self, path: str, made: dict[str, Any]) -> None:
-        """Leave out bounds on how many of the optional properties there are, except one."""
+        """Leave out bounds on how many of the optional properties there are, except one; or all."""
         required = made.get("required", ())
         optional = sum(name not in required for name in made.get("properties", ()))
         least, most = made.get("minProperties", 0) - len(required), made.get("maxProperties")
-        if not optional or (least <= 0 and most is None):
-            return
         closed = made.get("additionalProperties") is False and "patternProperties" not in made
         is_one = least <= 1 and most in (None, 1 + len(required)) and optional <= _MOST_OPTIONAL
-        if closed and is_one:
+        asks_nothing = not optional or (least <= 0 and most is None)
+        if self._counts and (asks_nothing or (closed and is_one)):
             return
         for name in ("minProperties", "maxProperties"):
             if name in made:
