@@ -46,7 +46,7 @@ from tokalign.storage import (
     shipped,
     write_file,
 )
-from tokalign.tables.finding import read_drafter_config
+from tokalign.tables.finding import read_drafter_json
 
 
 @pytest.mark.parametrize("content", [b"", b"\0\r\n\xff", "zażółć\r\ngęślą\n"])
@@ -277,6 +277,6 @@ def test_readers_of_strangers_files_tell_of_deep_nesting_in_one_line(tmp_path: P
     path = tmp_path / "config.json"
     path.write_text(DEEP)
     with pytest.raises(BundleError, match="nested too deeply"):
-        read_drafter_config(tmp_path)
+        read_drafter_json(tmp_path)
     with pytest.raises(UsageError, match="nested too deeply"):
         read_curve(str(path))

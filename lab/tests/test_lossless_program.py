@@ -15,12 +15,11 @@ from block_drafters import (
 )
 from click.testing import CliRunner
 from eagle_drafters import eagle_config, random_eagle, write_eagle
-from random_drafters import random_drafter
+from random_drafters import random_drafter, write_drafter
 from random_models import write_model
 
 from lab.benchmarks.lossless import benchmark
 from tokalign.runtime.decoder import LanguageModel
-from tokalign.runtime.mlx.drafter_folder import save_drafter, target_fingerprints
 from tokalign.tokenizer.vocabulary import TargetId
 
 TEMPLATE = "{% for message in messages %}{{ message['content'] }}\n{% endfor %}"
@@ -38,7 +37,7 @@ def test_no_output_differs(tmp_path: Path) -> None:
         (target / name).write_text(json.dumps(config | more))
     loaded: LanguageModel[TargetId] = LanguageModel.from_folder(target)
     model, folders = loaded.model, [tmp_path / "recurrent"]
-    save_drafter(folders[0], random_drafter(model), target_fingerprints(loaded))
+    write_drafter(folders[0], random_drafter(model), loaded)
     for make in (block_config, second_config, dspark_config):
         drafter = random_block_drafter(model, config=make(model))
         folders.append(write_block_drafter(tmp_path / make.__name__, drafter, make(model)))

@@ -13,7 +13,7 @@ import mlx_lm
 import pytest
 from command_lines import run
 from places import DEMO
-from random_drafters import random_drafter
+from random_drafters import random_drafter, write_drafter
 from random_models import write_model
 from ticking import ticking
 
@@ -22,7 +22,7 @@ from tokalign.api.assemble import load_decoder
 from tokalign.errors import BundleError, FingerprintError, IncompatibleError, MissingAssetError
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.drafting import PLAINLY
-from tokalign.runtime.mlx.drafter_folder import find_drafter, save_drafter, target_fingerprints
+from tokalign.runtime.mlx.drafter_folder import find_drafter
 from tokalign.runtime.mlx.sampling import Sampling
 from tokalign.runtime.options import DraftingOptions
 from tokalign.runtime.request import Request
@@ -117,10 +117,8 @@ def test_it_is_found(place: str, tmp_path: Path, tables: Path) -> None:
 def test_a_model_s_drafter_is_loaded_once(tmp_path: Path) -> None:
     model = copytree(TARGET, tmp_path / "model")
     copytree(DRAFTER, model / "x.drafter")
-    other = copytree(DRAFTER, model / "drafter") / "config.json"  # of another tokenizer
-    config = json.loads(other.read_text())
-    config["target"]["tokenizer"] = "another"
-    other.write_text(json.dumps(config))
+    other = copytree(DRAFTER, model / "drafter") / "training.json"
+    other.write_text(json.dumps({"target": {"tokenizer": "another"}}))
     target: LanguageModel[Any] = LanguageModel.from_folder(model)
     assert find_drafter(target) is find_drafter(target) is not None
 
@@ -146,8 +144,9 @@ def test_a_damaged_drafter_is_neither_pushed_nor_used(tmp_path: Path) -> None:
     [weights] = broken.glob("*.safetensors")
     weights.write_bytes(weights.read_bytes()[:-3])
     decode = ("decode", "--target", TARGET, "-p", PROMPT, "--drafter", broken)
-    for words in (decode, ("tables", "push", broken, tmp_path)):
-        run(*words).is_refused(3, "does not hold what was written")
+    run(*decode).is_refused(3, "model.safetensors", "fetch it again")
+    weights.unlink()
+    run("tables", "push", broken, tmp_path).is_refused(3, "broken lacks its weights")
     assert not (tmp_path / "tokalign").exists()
 
 
@@ -175,7 +174,7 @@ def test_calibrate_times_the_drafter(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("TOKALIGN_CACHE", str(tmp_path / "cache"))
     target = write_model(tmp_path / "target", vocabulary_size=340)
     loaded: LanguageModel[Any] = LanguageModel.from_folder(target)
-    save_drafter(tmp_path / "mine", random_drafter(loaded.model), target_fingerprints(loaded))
+    write_drafter(tmp_path / "mine", random_drafter(loaded.model), loaded)
     calibrate: list[object] = ["calibrate", "--target", target, "--drafter", tmp_path / "mine"]
     calibrate += ["--budget", 2, "--json"]
     with ticking():

@@ -278,9 +278,8 @@ def test_a_drafter_is_shared_as_a_folder(world: World, drafter: Path) -> None:
 
 def test_of_a_damaged_drafter_nothing_is_kept(world: World, drafter: Path) -> None:
     world.succeeds("push", drafter, "someone/tables")
-    weights = next(name for name in world.repositories["someone/tables"] if "safetensors" in name)
-    world.repositories["someone/tables"][weights] += b"!"
-    world.run("tables", "pull", "someone/tables").is_refused(3, "does not hold what was written")
+    world.repositories["someone/tables"]["tokalign/small.drafter/config.json"] = b"{"
+    world.run("tables", "pull", "someone/tables").is_refused(3, "config.json cannot be read")
     assert world.left() == set()
 
 

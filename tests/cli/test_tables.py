@@ -89,13 +89,8 @@ def test_show_says_how_far_a_tokenizer_is_understood(tmp_path: Path) -> None:
 def test_show_says_what_a_trained_drafter_is(tmp_path: Path) -> None:
     folder = copytree(DEMO / "drafter", tmp_path / "my.drafter")
     told = run("tables", "show", folder, "--json").json
-    assert (told["path"], told["drafter"]) == (str(folder), "recurrent")
+    assert (told["path"], told["drafter"]) == (str(folder), "ReDrafter")
     assert told["config"] == json.loads((folder / "config.json").read_bytes())
-    assert run("tables", "verify", folder) == (0, f"{folder}: ok\n", "")
-    [weights] = folder.glob("*.safetensors")
-    weights.write_bytes(weights.read_bytes()[:-1])
-    for command in ("show", "verify"):
-        run("tables", command, folder).is_refused(3, "does not hold what was written")
     (folder / "config.json").write_text('{"dflash_config": {}}')
     assert run("tables", "show", folder, "--json").json["drafter"] == "DFlash"
     (folder / "config.json").write_text("{}")

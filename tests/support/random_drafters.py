@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
 import mlx.optimizers as optim
-from mlx.utils import tree_map
+from mlx.utils import tree_flatten, tree_map
 
+from tokalign.runtime.mlx.drafter_folder import target_fingerprints
 from tokalign.runtime.mlx.hidden_states import HiddenStates
 from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, RecurrentDrafter
 from tokalign.runtime.mlx.trained_drafter import TargetEnds
+from tokalign.runtime.mlx.weights import write_weights
 
 
 def random_drafter(model: Any, seed: int = 1, **shape: Any) -> RecurrentDrafter:
@@ -56,6 +60,15 @@ def taught_drafter(
         optimizer.update(drafter, gradients)
         mx.eval(drafter.parameters(), optimizer.state)
     return drafter
+
+
+def write_drafter(folder: Path, drafter: RecurrentDrafter, target: Any) -> Path:
+    """Write a folder as training does, for a loaded target."""
+    write_weights(folder / "model.safetensors", dict(tree_flatten(drafter.parameters())))
+    record = {"target": target_fingerprints(target)}
+    (folder / "training.json").write_text(json.dumps(record))
+    (folder / "config.json").write_text(json.dumps(drafter.config.json))
+    return folder
 
 
 def _random(weight: mx.array) -> mx.array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,7 +24,6 @@ from training_runs import FIT, Train
 from tokalign.errors import BundleError, UsageError
 from tokalign.runtime.decoder import LanguageModel
 from tokalign.runtime.mlx.drafter_folder import named_drafter
-from tokalign.tables.finding import read_drafter_config
 from tokalign.train.kinds import RecurrentLearner
 from tokalign.train.labelled_corpus import LabelledCorpus
 from tokalign.train.labels import Labels
@@ -153,7 +153,7 @@ def test_training_stops_early_and_keeps_the_best(train: Train, tmp_path: Path) -
     assert [evaluation.is_best for evaluation in seen] == [True, False, True, False]
     assert trained.step < trained.steps
     assert trained.best == 0.4
-    record = read_drafter_config(tmp_path / "drafter")["training"]
+    record = json.loads((tmp_path / "drafter" / "training.json").read_bytes())
     assert (record["step"], record["accepted_by_depth"]) == (seen[2].step, [0.4])
 
 

@@ -1,9 +1,9 @@
 """Downloading and uploading tables and drafters: `tokalign tables push` and `tables pull`.
 
 A repository is one on the Hub or a local folder, of a model or of tables alone. Tables are pushed
-into its folder `tokalign`, and pulled from its top level and any folder there. Recurrent drafters
-are shared as folders `drafter` or NAME.drafter. Every byte is verified in memory and written from
-there.
+into its folder `tokalign`, and pulled from its top level and any folder there. Trained drafters are
+shared as folders `drafter` or NAME.drafter. All is read, every byte of a table verified, before the
+first file is written.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from tokalign.errors import MissingAssetError, UsageError, shown_path
 from tokalign.names import hub
 from tokalign.names.aliases import find_alias
 from tokalign.names.registry import local_folder
-from tokalign.storage import write_file
+from tokalign.storage import listed, write_file
 from tokalign.tables.bundle import encode_bundle, read_bundle
+from tokalign.tables.drafter_config import known_format, trained_for
 from tokalign.tables.finding import (
     DRAFTER_CONFIG,
     DRAFTER_PATTERNS,
+    drafter_weights,
     drafters_in,
-    find_drafter_weights,
     pulled_folder,
-    read_drafter_config,
+    read_drafter_json,
     table_files,
 )
 from tokalign.tables.header import KINDS
@@ -37,7 +38,7 @@ FOLDER = "tokalign"
 
 
 class Verified(NamedTuple):
-    """A table or a drafter of which every byte was checked.
+    """A table of which every byte was checked, or a drafter of a known format.
 
     folder: of its repository. name: of the file or of the drafter's folder. about: what a reader of
     a model's page has to know. files: contents by their paths in `folder`, in the order of writing.
@@ -122,7 +123,7 @@ def _tables_in(folder: Path, repository: str) -> list[Verified]:
 
 def _verified(source: Path, folder: str, shown: str) -> Verified:
     """Read a table file or a drafter's folder. folder: of its repository. shown: for errors."""
-    return _drafter(source, folder) if source.is_dir() else _table(source, folder, shown)
+    return _drafter(source, folder, shown) if source.is_dir() else _table(source, folder, shown)
 
 
 def _table(source: Path, folder: str, shown: str) -> Verified:
@@ -147,19 +148,19 @@ def _table(source: Path, folder: str, shown: str) -> Verified:
     return Verified(folder, source.name, about, {source.name: data}, private)
 
 
-def _drafter(source: Path, folder: str) -> Verified:
-    name, config = source.resolve().name, read_drafter_config(source)
+def _drafter(source: Path, folder: str, shown: str) -> Verified:
+    name, kind = source.resolve().name, known_format(read_drafter_json(source), shown)
     if name != "drafter" and not name.endswith(".drafter"):
         name = f"{name}.drafter"
-    # The configuration names the weights, so it is written last.
-    sources = find_drafter_weights(source, config), source / DRAFTER_CONFIG
-    files = {f"{name}/{file.name}": file.read_bytes() for file in sources}
+    paths = [*drafter_weights(source), *listed(source, "*.json")]
+    paths.sort(key=lambda path: path.name == DRAFTER_CONFIG)  # without it a folder is no drafter
+    files = {f"{name}/{path.relative_to(source).as_posix()}": path.read_bytes() for path in paths}
     about = {
         "path": f"{folder}/{name}",
         "kind": "drafter",
         "language": None,
-        "sha256": config["sha256"],
-        "target": str(config["target"].get("tokenizer")),
+        "sha256": sha256(max(files.values(), key=len)).hexdigest(),
+        "target": str(trained_for(source, kind).get("tokenizer")),
         "bytes": sum(map(len, files.values())),
         "corpus": [],
     }

@@ -52,8 +52,7 @@ def show_table(*, file: str, trust_remote_code: bool) -> None:
 
 @command.command("verify", cls=Command, params=[_FILES])
 def verify(*, files: tuple[Path, ...]) -> None:
-    """Check every byte of FILES against their checksums, and that their tables can be read. A FILE
-    may be a recurrent drafter's folder.
+    """Check every byte of FILES against their checksums, and that their tables can be read.
 
     All files are checked; the exit code is 3 if one of them is damaged, 4 if one is missing.
     """
@@ -99,7 +98,7 @@ def pull(*, name: str) -> None:
 def push(*, files: tuple[Path, ...], repository: str, folder: str) -> None:
     """Verify the tables in FILEs and put them into REPO, where `tables pull REPO` finds them.
 
-    A FILE may be a recurrent drafter's folder; in REPO it is called `drafter`, or NAME.drafter.
+    A FILE may be a trained drafter's folder; in REPO it is called `drafter`, or NAME.drafter.
 
     REPO is a repository on the Hub that you may write to (owner/name), or a local folder such as a
     model's. A section for the README of REPO goes to stdout.
@@ -171,20 +170,14 @@ def _describe_table(path: Path) -> dict[str, Any]:
 
 def _describe_drafter(folder: Path) -> dict[str, Any] | None:
     """What the folder of a trained drafter says; None for another one, or with a tokenizer."""
-    from tokalign.tables.drafter_formats import DrafterFormat, drafter_format
-    from tokalign.tables.finding import (
-        DRAFTER_CONFIG,
-        find_drafter_weights,
-        read_drafter_config,
-        read_drafter_json,
-    )
+    from tokalign.tables.drafter_formats import drafter_format
+    from tokalign.tables.finding import DRAFTER_CONFIG, read_drafter_json
     from tokalign.tokenizer.files import holds_tokenizer
 
     if not os.path.isfile(folder / DRAFTER_CONFIG) or holds_tokenizer(folder):
         return None
     config = read_drafter_json(folder)
-    if (kind := drafter_format(config)) is DrafterFormat.RECURRENT:
-        find_drafter_weights(folder, read_drafter_config(folder))
+    kind = drafter_format(config)
     found = {"path": str(folder), "drafter": str(kind), "config": config}
     return None if kind is None else found
 

@@ -58,13 +58,13 @@ class TrainPlan:
     @classmethod
     def of(cls, draft: str | None, output: Path, values: Mapping[str, Any]) -> TrainPlan:
         """Raises: UsageError for options that do not go together; as `DFlashConfig.from_json`."""
-        kind = values["drafter_kind"] or _kind_of(draft, values["begin_with"])
+        kind, begun = values["drafter_kind"] or ("redrafter" if draft is None else "model"), None
         if kind == "model" and draft is None:
             raise UsageError("--kind model needs --draft; give a model to teach")
         taught = None if draft is None else _draft_shape(draft, output)
         fit = _fit_options(values, taught)
-        # Else it is refused after hours of labelling.
-        begun = None if values["begin_with"] is None else _begun(values["begin_with"], kind)
+        if values["begin_with"] is not None:  # else it is refused after hours of labelling
+            kind, begun = _begun(values["begin_with"], values["drafter_kind"])
         return cls(kind=kind, values=values, fit=fit, draft=draft, taught=taught, begun=begun)
 
     @property
@@ -240,14 +240,11 @@ def require_own_folder(output: Path, target: str) -> None:
     """Raises: UsageError for a folder with files that would be replaced, which training has not
     written, and for the target's own."""
     from tokalign.names.registry import local_folder
-    from tokalign.tables.finding import DRAFTER_FORMAT, TRAINING_RECORD
+    from tokalign.tables.finding import TRAINING_RECORD
 
     names = ("config.json", "README.md", "model*.safetensors")
     taken = sorted(path.name for name in names for path in output.glob(name))
-    config = output / "config.json"
-    is_recurrent = config.is_file() and DRAFTER_FORMAT.encode() in config.read_bytes()
-    is_own = is_recurrent or (output / TRAINING_RECORD).is_file()
-    folder = local_folder(target)
+    is_own, folder = (output / TRAINING_RECORD).is_file(), local_folder(target)
     if (taken and not is_own) or (folder is not None and folder.resolve() == output.resolve()):
         raise UsageError(
             f"{output} has files that training would replace and did not write "
@@ -270,40 +267,33 @@ def in_words(estimated: Mapping[str, Any]) -> str:
     )
 
 
-def _kind_of(draft: str | None, folder: Path | None) -> DrafterKind:
-    """The kind of what is trained where it is not named. folder: of a drafter to be continued."""
-    if draft is not None or folder is None:
-        return "redrafter" if draft is None else "model"
-
-    from tokalign.tables.drafter_formats import BLOCK_FORMATS, DrafterFormat, drafter_format
+def _begun(folder: Path, named: DrafterKind | None) -> tuple[DrafterKind, Any]:
+    """The kind of the drafter to be continued, and its configuration; None for one without layers.
+    Raises: BundleError; UsageError for one that cannot be continued, or not as the kind `named`."""
+    from tokalign.evaluate.drafter_fit import drafter_shape
+    from tokalign.tables.drafter_formats import BLOCK_FORMATS, DrafterFormat
     from tokalign.tables.finding import read_drafter_json
 
-    found = drafter_format(read_drafter_json(folder))
-    if found is DrafterFormat.EAGLE_3:
-        return "eagle3"
-    return "dflash" if found in BLOCK_FORMATS else "redrafter"
-
-
-def _begun(folder: Path, kind: DrafterKind) -> Any:
-    """The configuration of the drafter to be continued; None for one without layers. Raises:
-    BundleError; UsageError for one that cannot be continued."""
-    from tokalign.tables.dflash_config import DFlashConfig
-    from tokalign.tables.drafter_config import reading
-    from tokalign.tables.eagle3_config import Eagle3Config
-    from tokalign.tables.finding import read_drafter_config, read_drafter_json
-
-    if kind not in ("dflash", "eagle3"):
-        read_drafter_config(folder)
-        return None
-    reader: Any = DFlashConfig if kind == "dflash" else Eagle3Config
-    with reading(str(folder)):
-        made = reader.from_json(read_drafter_json(folder))
+    found, made = drafter_shape(read_drafter_json(folder), str(folder))
+    kinds: dict[DrafterFormat, DrafterKind] = {
+        DrafterFormat.EAGLE_3: "eagle3",
+        DrafterFormat.REDRAFTER: "redrafter",
+    }
+    kind: DrafterKind | None = "dflash" if found in BLOCK_FORMATS else kinds.get(found)
+    if kind is None or named not in (None, kind):
+        by = f"--kind {named}" if named else "training"
+        raise UsageError(
+            f"the drafter in {folder} is of the format {found}, which {by} does not continue; give "
+            "another one"
+        )
+    if kind == "redrafter":
+        return kind, None
     if kind == "eagle3" and (made.quantization or made.num_hidden_layers != 1 or any(made.windows)):
         raise UsageError(
             f"{folder} is quantized, or has several layers or a window; give one of one layer "
             "that sees all, in 16 bits"
         )
-    return made
+    return kind, made
 
 
 def _draft_shape(draft: str, output: Path) -> ModelShape:

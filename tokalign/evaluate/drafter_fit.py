@@ -169,20 +169,26 @@ def _read_part(file: Path, begin: int, end: int) -> bytes:
         return opened.read(end - begin)
 
 
+def drafter_shape(config: Config, name: str) -> tuple[DrafterFormat, Any]:
+    """The format of a drafter with this `config.json`, and what it says of its layers, or of its
+    target. Raises: BundleError, with `name`, for one that is not run."""
+    kind = known_format(config, name)
+    with reading(name):
+        return kind, _SHAPES.get(kind, StateShape).from_json(config)
+
+
 def _facts(folder: Path, parts: Iterable[Read], name: str) -> _Facts:
     config = read_drafter_json(folder)
-    kind = known_format(config, name)
+    kind, shape = drafter_shape(config, name)
     if kind is DrafterFormat.MTP and not _holds_mtp(config):
         raise ValueError(f"its {DRAFTER_CONFIG} names no MTP layer")
     ids, tokenizer = None, trained_for(folder, kind).get("tokenizer")
-    reader: Any = _SHAPES.get(kind, StateShape)
-    shape = reader.from_json(config)
     if isinstance(shape, DrafterShape) and shape.draft_vocab_size != shape.vocab_size:
         ids = _own_ids(parts, shape.draft_vocab_size)
     return _Facts(kind, shape, ids, tokenizer)
 
 
-_SHAPES: Mapping[DrafterFormat, type[DFlashConfig | Eagle3Config]] = {
+_SHAPES: Mapping[DrafterFormat, type[DFlashConfig | Eagle3Config | StateShape]] = {
     **dict.fromkeys(BLOCK_FORMATS, DFlashConfig),
     DrafterFormat.EAGLE_3: Eagle3Config,
 }

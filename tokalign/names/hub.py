@@ -70,7 +70,7 @@ def _indexed_weights(index: Path) -> list[str]:
 _FILES = ("*.json", "*.model", "*.model.v*", "*.tiktoken", "*.jinja", "*.txt", "*.jsonl", "*.py")
 """What mlx-lm downloads besides the weights, from which it makes a tokenizer."""
 
-_WEIGHTS = ("model*.safetensors", "*drafter-*.safetensors", "mtp*.safetensors")
+_WEIGHTS = ("model*.safetensors", "*drafter/*.safetensors", "mtp*.safetensors")
 
 
 def _missing_config(folder: Path) -> list[str]:

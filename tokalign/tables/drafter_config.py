@@ -17,7 +17,7 @@ from tokalign.errors import BundleError, IncompatibleError, TokalignError, in_on
 from tokalign.names.model_shape import layer_sizes
 from tokalign.storage import parse_json
 from tokalign.tables.drafter_formats import DrafterFormat, drafter_format
-from tokalign.tables.finding import TRAINING_RECORD, read_drafter_config
+from tokalign.tables.finding import HOW_TO_TRAIN, TRAINING_RECORD
 
 _OF_LIBRARIES = {
     *("architectures", "auto_map", "attention_dropout", "dtype", "has_no_defaults_at_init"),
@@ -161,21 +161,20 @@ def known_format(config: Mapping[str, Any], name: str) -> DrafterFormat:
     """The format of a drafter. Raises: BundleError, with `name`, for one that is not run."""
     if (found := drafter_format(config)) is not None:
         return found
-    of = config.get("speculators_model_type") or config.get("architectures")
+    of = config.get("speculators_model_type") or config.get("architectures") or config.get("format")
     of = " ".join(map(str, of)) if isinstance(of, list) else of
     says = f" (its config.json says {shown(of)})" if of else ""
     raise BundleError(
-        f"{name} is no drafter of a known format{says}; give another one, or a draft model"
+        f"{name} is no drafter of a known format{says}; give another one, or a draft model, or "
+        f"train one with: {HOW_TO_TRAIN}"
     )
 
 
 def trained_for(folder: Path, kind: DrafterFormat) -> Mapping[str, Any]:
-    """What a drafter's folder says of the target that it was trained for, such as the `tokenizer`.
-    Raises: BundleError for a damaged recurrent one."""
+    """What a drafter's folder says of its target, such as the `tokenizer`; nothing if others made
+    it."""
     record = None
-    if kind is DrafterFormat.RECURRENT:
-        record = read_drafter_config(folder)["target"]
-    elif kind is not DrafterFormat.MTP:  # it lies in a model's folder, with a record of that model
+    if kind is not DrafterFormat.MTP:  # it lies in a model's folder, with a record of that model
         with suppress(OSError, ValueError, KeyError, TypeError):
             record = parse_json((folder / TRAINING_RECORD).read_bytes())["target"]
     return record if isinstance(record, Mapping) else {}
@@ -196,14 +195,9 @@ class StateShape:
             refuse_unknown(config, _STATE_KEYS[kind])
         if kind is DrafterFormat.REDRAFTER and not config.get("rnn"):
             raise ValueError("it is a drafter without recurrence")
-        if kind is DrafterFormat.RECURRENT:
-            sizes = config["drafter"]
-            width, ids = sizes["hidden_size"], sizes["vocabulary_size"]
-        else:
-            sizes = config.get("text_config") or config
-            width = config.get("backbone_hidden_size") or sizes.get("hidden_size")
-            ids = sizes.get("vocab_size")
-        return convert({"target_hidden_size": width, "vocab_size": ids}, cls)
+        sizes = config.get("text_config") or config
+        width = config.get("backbone_hidden_size") or sizes.get("hidden_size")
+        return convert({"target_hidden_size": width, "vocab_size": sizes.get("vocab_size")}, cls)
 
     def require_fit(self, *, layers: int, width: int, vocabulary: int) -> None:
         """Raises: IncompatibleError for a target of another width, or with other ids."""
@@ -217,7 +211,7 @@ class StateShape:
 
 _STATE_KEYS = {
     DrafterFormat.REDRAFTER: frozenset(
-        {"vocab_size", "hidden_size", "exit_dim", "num_draft_layers", "rnn"}
+        {"vocab_size", "hidden_size", "exit_dim", "num_draft_layers", "rnn", "width", "head"}
     ),
     DrafterFormat.GEMMA_4: frozenset(
         {"backbone_hidden_size", "block_size", "quantization", "text_config", "tie_word_embeddings"}

@@ -10,13 +10,10 @@ from collections.abc import Collection, Mapping
 from enum import StrEnum
 from typing import Any
 
-from tokalign.tables.finding import DRAFTER_FORMAT
-
 
 class DrafterFormat(StrEnum):
-    """What people call a format. RECURRENT: tokalign's own. MTP: a layer in a checkpoint."""
+    """What people call a format. MTP: a layer in a checkpoint."""
 
-    RECURRENT = "recurrent"
     REDRAFTER = "ReDrafter"
     DFLASH = "DFlash"
     DFLASH_2 = "DFlash 2"
@@ -41,8 +38,9 @@ TARGETS: Mapping[DrafterFormat, Collection[str]] = {
 }
 """Types of targets, for the formats that are made for certain ones."""
 
-MUSE_GLIMMER = "muse_glimmer_assistant"
-"""The type of Muse Glimmer's own drafter, a DFlash network."""
+MUSE_GLIMMER, RECURRENT = "muse_glimmer_assistant", "recurrent_drafting_drafter"
+"""Types of Muse Glimmer's own drafter, a DFlash network, and of recurrent ones, ours and Apple's.
+"""
 
 _OF_SPECULATORS = {
     "dflash": DrafterFormat.DFLASH,
@@ -56,8 +54,6 @@ _OF_SPECULATORS = {
 def drafter_format(config: Mapping[str, Any]) -> DrafterFormat | None:
     """The format of the drafter with this `config.json`; None for one that is not run. An MTP layer
     may be missing in a checkpoint all the same."""
-    if config.get("format") == DRAFTER_FORMAT:
-        return DrafterFormat.RECURRENT
     if kind := config.get("speculators_model_type"):
         return _OF_SPECULATORS.get(str(kind))
     block = config.get("dflash_config")
@@ -71,6 +67,6 @@ def drafter_format(config: Mapping[str, Any]) -> DrafterFormat | None:
         return DrafterFormat.EAGLE_3
     if "backbone_hidden_size" in config:
         return DrafterFormat.GEMMA_4
-    if kind == "recurrent_drafting_drafter":
+    if kind == RECURRENT:
         return DrafterFormat.REDRAFTER
     return DrafterFormat.MTP if kind.removesuffix("_mtp") in GOES_ON_NORMED else None

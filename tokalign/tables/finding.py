@@ -7,9 +7,8 @@ come the tables that `tokalign tables pull` put there. Dictionaries that were co
 after all these: what somebody built, pulled or learned takes their place. Last are dictionaries of
 the small texts that come with tokalign, which `tokalign build` counts without FILEs.
 
-Recurrent drafters are found in the same places, each a folder of its own. Its `config.json` says
-what the drafter is, which target it was trained on, and the digest of its weights. That is checked
-here, without mlx; `runtime/mlx/drafter_folder.py` writes such folders and loads drafters.
+Trained drafters are found in the same places, each a folder of its own; its `config.json` says what
+it is. `runtime/mlx/drafter_folder.py` loads them.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
-from hashlib import file_digest
 from pathlib import Path
 from typing import Any
 
 from platformdirs import user_data_path
 
 from tokalign.errors import BundleError, MissingAssetError, UsageError
+from tokalign.names.hub import missing_from_drafter
 from tokalign.storage import TABLES, FileState, as_path, file_state, listed, parse_json, shipped
 from tokalign.tables.bundle import read_header
 from tokalign.tables.header import Header
@@ -145,7 +144,7 @@ def _header(path: Path, _state: FileState | None) -> Header:
 
 
 def drafter_folders(model_folder: Path | None) -> Iterator[Path]:
-    """Folders that hold recurrent drafters by their names, in the order of the folders."""
+    """Folders that hold drafters by their names, in the order of the folders."""
     for folder in _folders(model_folder):
         yield from drafters_in(folder)
 
@@ -155,7 +154,7 @@ def drafters_in(folder: Path) -> Iterator[Path]:
     return filter(Path.is_dir, listed(folder, "drafter", "*.drafter", "*/drafter", "*/*.drafter"))
 
 
-DRAFTER_PATTERNS = ("*drafter/config.json", "*drafter/drafter-*.safetensors")
+DRAFTER_PATTERNS = ("*drafter/*.json", "*drafter/*.safetensors")
 """The files of drafters in a repository."""
 
 _PULLED = "pulled"
@@ -183,9 +182,7 @@ def _user_data() -> Path:
 
 # -- the folder of a drafter -----------------------------------------------------------------------
 
-DRAFTER_FORMAT, DRAFTER_VERSION = "tokalign recurrent drafter", 1
 DRAFTER_CONFIG = "config.json"
-DRAFTER_WEIGHTS = "drafter-{digest}.safetensors"  # mlx-lm would not take it for a target's
 
 TRAINING_RECORD = "training.json"
 """How a drafter or a draft model was trained, and for which target."""
@@ -208,42 +205,8 @@ def read_drafter_json(folder: Path) -> dict[str, Any]:
     return config
 
 
-def read_drafter_config(folder: Path) -> dict[str, Any]:
-    """The configuration of the recurrent drafter in a folder; its weights are not read. Raises:
-    MissingAssetError, BundleError."""
-    config = read_drafter_json(folder)
-    if (config.get("format"), config.get("version")) != (DRAFTER_FORMAT, DRAFTER_VERSION):
-        raise BundleError(
-            f"{folder} holds no recurrent drafter that this program reads: its {DRAFTER_CONFIG} is "
-            f"of the format {config.get('format')!r}, version {config.get('version')!r}, and not "
-            f"{DRAFTER_FORMAT!r}, version {DRAFTER_VERSION}; train one with: {HOW_TO_TRAIN}"
-        )
-    kinds = {"drafter": dict, "target": dict, "weights": str, "sha256": str, "training": dict}
-    for name, kind in kinds.items():
-        if not isinstance(config.get(name), kind):
-            raise damaged_drafter(folder, f"{DRAFTER_CONFIG} has no sound {name!r}")
-    return config
-
-
-def find_drafter_weights(folder: Path, config: Mapping[str, Any]) -> Path:
-    """The weights file of a drafter, every byte of which was checked. Raises: BundleError."""
-    path = folder / str(config["weights"])
-    if path.parent != folder or not path.is_file():
-        raise damaged_drafter(folder, f"its weights, {config['weights']}, are not there")
-    if file_sha256(path) != config["sha256"]:
-        raise damaged_drafter(folder, f"{path.name} does not hold what was written")
-    return path
-
-
-def damaged_drafter(folder: Path, reason: str) -> BundleError:
-    """The error about a drafter that cannot be used as it is."""
-    return BundleError(
-        f"the drafter in {folder} is damaged: {reason}; fetch it or train it again with: "
-        f"{HOW_TO_TRAIN}"
-    )
-
-
-def file_sha256(path: Path) -> str:
-    """The SHA-256 of a file, in hexadecimal."""
-    with path.open("rb") as file:
-        return file_digest(file, "sha256").hexdigest()
+def drafter_weights(folder: Path) -> list[Path]:
+    """The weights files of a drafter in any format. Raises: BundleError if some are not there."""
+    if missing := missing_from_drafter(folder):
+        raise BundleError(f"{folder} lacks {', '.join(missing)}; fetch a version that has them")
+    return listed(folder, "*.safetensors", "mtp/*.safetensors")

@@ -20,15 +20,7 @@ from tokalign.tables.alignment import Alignment
 from tokalign.tables.backoff import BackoffTable
 from tokalign.tables.bundle import Bundle, read_bundle, read_header
 from tokalign.tables.dictionary import HOW_TO_BUILD, SOURCE, Dictionaries, Dictionary
-from tokalign.tables.finding import (
-    DRAFTER_CONFIG,
-    Detail,
-    Note,
-    find_drafter_weights,
-    find_tables,
-    no_note,
-    read_drafter_config,
-)
+from tokalign.tables.finding import Detail, Note, find_tables, no_note
 from tokalign.tables.header import Header
 from tokalign.tables.logit_rows import KIND as LOGITS
 from tokalign.tables.logit_rows import LogitRows, joined
@@ -168,12 +160,8 @@ _READERS: Mapping[str, Callable[[Bundle], object]] = {
 
 
 def verify_table(path: Path) -> None:
-    """Check every byte of a table file, and that it can be read, or of a recurrent drafter's
-    folder. Raises: as `read_bundle`."""
-    if os.path.isfile(path / DRAFTER_CONFIG):  # false for a name that is too long
-        find_drafter_weights(path, read_drafter_config(path))
-    else:
-        verify_bundle(read_bundle(path))
+    """Check every byte of a table file, and that it can be read. Raises: as `read_bundle`."""
+    verify_bundle(read_bundle(path))
 
 
 def verify_bundle(bundle: Bundle) -> None:

@@ -19,7 +19,6 @@ from mlx.utils import tree_flatten, tree_map
 from numpy.typing import NDArray
 
 from tokalign.runtime.decoder import LanguageModel
-from tokalign.runtime.mlx.drafter_folder import remove_old_weights
 from tokalign.runtime.mlx.taps import LayerOutputs
 from tokalign.runtime.mlx.weights import content_fingerprint, vocabulary_size, write_weights
 from tokalign.runtime.rounds import Array
@@ -222,7 +221,6 @@ class DrafterLearner(ABC):
         write_record(folder, record)
         write_weights(folder / "model.safetensors", self.weights(), {"format": "mlx"})
         write_file(folder / DRAFTER_CONFIG, json.dumps(self._config, indent=1) + "\n")
-        remove_old_weights(folder)
 
     def weights(self) -> dict[str, Array]:
         """What its folder has."""

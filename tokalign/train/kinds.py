@@ -7,17 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
-from mlx.utils import tree_map
-from msgspec.structs import asdict
 
 from tokalign.runtime.decoder import LanguageModel
-from tokalign.runtime.mlx.drafter_folder import read_drafter, save_drafter
+from tokalign.runtime.mlx.drafter_folder import read_drafter
 from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
 from tokalign.runtime.mlx.trained_drafter import TargetEnds
 from tokalign.runtime.rounds import Array
 from tokalign.tokenizer.vocabulary import TargetId
 from tokalign.train.blocks import BlockLearner
-from tokalign.train.drafters import DrafterLearner, Made, WindowBatch, halved
+from tokalign.train.drafters import DrafterLearner, Made, WindowBatch
 from tokalign.train.eagles import EagleLearner
 from tokalign.train.options import DrafterKind
 
@@ -28,11 +26,11 @@ class RecurrentLearner(DrafterLearner):
     reads_window = False
 
     def new(self, target: LanguageModel[TargetId]) -> Made:
-        return RecurrentDrafter(self.shape, TargetEnds.of(target.model)), asdict(self.shape)
+        return RecurrentDrafter(self.shape, TargetEnds.of(target.model)), self.shape.json
 
     def continued(self, target: LanguageModel[TargetId], folder: Path) -> Made:
         drafter: Any = read_drafter(folder, target.model)
-        return drafter, asdict(drafter.config)
+        return drafter, drafter.config.json
 
     def states(self, batch: WindowBatch) -> Array:
         state, exits = self.module.initial_state(batch.states), []
@@ -44,12 +42,6 @@ class RecurrentLearner(DrafterLearner):
     def logits(self, states: Array, ids: Array = None) -> Array:
         everything = ids is None or len(ids) == self.module.config.vocabulary_size
         return self.module.logits(states, None if everything else ids)
-
-    def save(self, folder: Path, record: Mapping[str, Any]) -> None:
-        trained = self.module.parameters()
-        self.module.update(tree_map(halved, trained))
-        save_drafter(folder, self.module, record["target"], record)
-        self.module.update(trained)
 
 
 LEARNERS: Mapping[DrafterKind, type[DrafterLearner]] = {

@@ -23,7 +23,6 @@ from mlx_lm.tuner.utils import linear_to_lora_layers
 
 from tokalign.errors import CorpusError
 from tokalign.runtime.decoder import LanguageModel
-from tokalign.runtime.mlx.drafter_folder import remove_old_weights
 from tokalign.runtime.mlx.hidden_states import body_and_head, find_head
 from tokalign.runtime.mlx.published_drafter import read_weights
 from tokalign.runtime.mlx.twins import twin_of
@@ -165,7 +164,6 @@ class DraftLearner:
         with self._averaged():
             fused = twin_of(self.module, lambda layer: layer.fuse() if "lora_a" in layer else None)
             save_like(own, folder, dict(tree_flatten(fused.parameters())))
-        remove_old_weights(folder)
 
 
 _WEIGHTS = "*.safetensors", "*.safetensors.index.json", "*.bin", "*.pth", "*.gguf"

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from jsonschema import Draft202012Validator
 from markup import assert_self_contained
 from places import DEMO
-from random_drafters import random_drafter
+from random_drafters import random_drafter, write_drafter
 from studied import a_result
 from written_tables import write_bundle
 
@@ -31,7 +31,6 @@ from tokalign.evaluate.calibrate import measure_curve
 from tokalign.locks import locked
 from tokalign.runtime.cost import CostCurve
 from tokalign.runtime.decoder import LanguageModel
-from tokalign.runtime.mlx.drafter_folder import save_drafter, target_fingerprints
 from tokalign.runtime.options import DraftingOptions
 from tokalign.storage import LANGUAGES
 from tokalign.tokenizer.self_check import read_tokenizer
@@ -257,7 +256,7 @@ def test_a_recurrent_drafter_is_a_condition(
 ) -> None:
     monkeypatch.setattr("tokalign.evaluate.calibrate.measure_curve", briefly)
     target: LanguageModel[TargetId] = LanguageModel.from_folder(DEMO / "target", dtype="float32")
-    save_drafter(tmp_path / "d", random_drafter(target.model), target_fingerprints(target))
+    write_drafter(tmp_path / "d", random_drafter(target.model), target)
     given = ["--target", DEMO / "target", "--drafter", tmp_path / "d", "--dtype", "float32"]
     short = ["--limit", "1", "-m", "5", "--condition", "drafter", "--output", tmp_path / "out"]
     result = study(*given, *short, "--json")

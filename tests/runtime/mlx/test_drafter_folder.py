@@ -1,4 +1,4 @@
-"""Drafter folders: what was written is read, and whatever does not fit is refused in one line."""
+"""Drafter folders: what training writes is read, and what does not fit is refused in one line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import mlx.nn as nn
 import pytest
 from block_drafters import block_config, random_block_drafter, write_block_drafter
 from mlx.utils import tree_flatten
-from random_drafters import random_drafter
+from random_drafters import random_drafter, write_drafter
 from random_models import random_model
 
 from tokalign.errors import (
@@ -22,17 +22,10 @@ from tokalign.errors import (
     IncompatibleError,
     MissingAssetError,
     TokalignError,
-    UsageError,
 )
 from tokalign.runtime.decoder import LanguageModel
-from tokalign.runtime.mlx.drafter_folder import (
-    find_drafter,
-    named_drafter,
-    save_drafter,
-    target_fingerprints,
-)
+from tokalign.runtime.mlx.drafter_folder import find_drafter, named_drafter
 from tokalign.runtime.mlx.recurrent_drafter import RecurrentDrafter
-from tokalign.storage import write_file
 
 
 @pytest.fixture(scope="module")
@@ -45,41 +38,19 @@ def made(target: LanguageModel[Any], seed: int = 1) -> RecurrentDrafter:
 
 
 def saved(folder: Path, target: LanguageModel[Any], seed: int = 1) -> Path:
-    save_drafter(folder, made(target, seed), target_fingerprints(target), {"positions": 12})
-    return folder
+    return write_drafter(folder, made(target, seed), target)
 
 
 def weights_of(drafter: RecurrentDrafter) -> list[tuple[str, Any]]:
     return [(name, value.tolist()) for name, value in tree_flatten(drafter.parameters())]
 
 
-def test_what_was_written_is_read_and_equal_drafters_are_equal_files(
-    target: LanguageModel[Any], tmp_path: Path
-) -> None:
-    one, two = (saved(tmp_path / name / "drafter", target) for name in "ab")
-    found = named_drafter(one, target)
+def test_what_was_written_is_read(target: LanguageModel[Any], tmp_path: Path) -> None:
+    found = named_drafter(saved(tmp_path, target), target)
     assert found.config == made(target).config
     assert weights_of(found) == weights_of(made(target))
-    files = [{p.name: p.read_bytes() for p in folder.iterdir()} for folder in (one, two)]
-    assert files[0] == files[1]
-    saved(one, target, seed=2)
-    assert weights_of(named_drafter(one, target)) == weights_of(made(target, 2))
-    assert len(list(one.iterdir())) == 2, "a folder that is written again keeps one drafter"
-
-
-def test_an_interrupted_writing_leaves_the_old_drafter(
-    target: LanguageModel[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(path: Path, content: Any, **how: Any) -> None:
-        if path.name == "config.json":
-            raise KeyboardInterrupt
-        write_file(path, content, **how)
-
-    folder = saved(tmp_path, target, seed=1)
-    monkeypatch.setattr("tokalign.runtime.mlx.drafter_folder.write_file", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        saved(folder, target, seed=2)
-    assert weights_of(named_drafter(folder, target)) == weights_of(made(target, 1))
+    saved(tmp_path, target, seed=2)
+    assert weights_of(named_drafter(tmp_path, target)) == weights_of(made(target, 2))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
@@ -152,41 +123,37 @@ def rewrite(
     return rewritten
 
 
-def change(**fields: Any) -> Callable[[Path], None]:
-    return rewrite(lambda data: json.dumps(json.loads(data) | fields).encode(), "config.json")
+def change(name: str = "config.json", **fields: Any) -> Callable[[Path], None]:
+    return rewrite(lambda data: json.dumps(json.loads(data) | fields).encode(), name)
 
 
-def resize(**sizes: int) -> Callable[[Path], None]:
-    def resized(folder: Path) -> None:
-        shape = json.loads((folder / "config.json").read_text("utf-8"))["drafter"]
-        change(drafter=shape | sizes)(folder)
+def trained_for(**fields: Any) -> Callable[[Path], None]:
+    return change("training.json", target=fields)
 
-    return resized
+
+OLD = {"format": "tokalign recurrent drafter", "version": 1}
 
 
 @pytest.mark.parametrize(
     ("harm", "error", "message"),
     [
-        (rewrite(lambda data: data[:-1] + bytes([data[-1] ^ 1])), BundleError, "what was written"),
-        (rewrite(lambda data: data[:-100]), BundleError, "what was written"),
-        (lambda folder: weights_path(folder).unlink(), BundleError, "are not there"),
-        (resize(width=25), BundleError, "damaged"),
-        (resize(depth=3), BundleError, "damaged.*depth"),
+        (rewrite(lambda data: data[:-100]), BundleError, "model.safetensors.*fetch it again"),
+        (lambda folder: weights_path(folder).unlink(), BundleError, "lacks its weights"),
+        (change(width=25), BundleError, "cannot be run: .*shape"),
+        (change(depth=3), BundleError, "cannot be run: it has depth"),
         (rewrite(lambda data: data[:80], "config.json"), BundleError, "cannot be read"),
         (
             lambda folder: (folder / "config.json").unlink(),
             MissingAssetError,
             "there is no drafter",
         ),
-        (change(format="a model"), BundleError, "no drafter of a known format"),
-        (change(version=2), BundleError, "holds no recurrent drafter"),
-        (change(drafter=3), BundleError, "'drafter'"),
-        (change(drafter={"depth": 3}), BundleError, "damaged"),
-        (resize(blocks=10**6), BundleError, r"<= 1000 - at `\$.blocks"),
-        (resize(width=10**30), BundleError, r"\$.width|out of range"),
-        (change(weights="../model.safetensors"), BundleError, "are not there"),
-        (change(target={}), IncompatibleError, "another model"),
-        (change(target={"tokenizer": 5}), FingerprintError, "was built for tokenizer 5"),
+        (change(model_type="a model"), BundleError, "no drafter of a known format"),
+        (change(model_type=None, **OLD), BundleError, "says 'tokalign recurrent drafter'"),
+        (change(vocab_size=3), IncompatibleError, "with 3 ids"),
+        (change(num_draft_layers=10**6), BundleError, r"<= 1000 - at `\$.num_draft_layers"),
+        (change(width=10**30), BundleError, r"\$.width|out of range"),
+        (trained_for(weights=5), IncompatibleError, "another model"),
+        (trained_for(tokenizer=5), FingerprintError, "was built for tokenizer 5"),
     ],
 )
 def test_whatever_is_harmed_is_refused_in_one_line(
@@ -201,12 +168,5 @@ def test_whatever_is_harmed_is_refused_in_one_line(
     with pytest.raises(error, match=message) as refused:
         named_drafter(folder, target)
     assert "\n" not in str(refused.value)
-    assert any(does in str(refused.value) for does in ("tokalign train", "give another one"))
-
-
-def test_a_folder_that_cannot_be_written_is_named(
-    target: LanguageModel[Any], tmp_path: Path
-) -> None:
-    (tmp_path / "file").write_text("x", "utf-8")
-    with pytest.raises(UsageError, match="cannot be written"):
-        saved(tmp_path / "file" / "drafter", target)
+    remedies = "tokalign train", "give another one", "fetch", "give its own target"
+    assert any(does in str(refused.value) for does in remedies)

@@ -102,7 +102,7 @@ def test_it_drafts_and_loses_nothing(tmp_path: Path, sampling: Sampling) -> None
     ("changed", "error", "message"),
     [
         ({"rnn": False}, BundleError, "without recurrence"),
-        ({"exit_dim": None}, BundleError, "exit_width"),
+        ({"exit_dim": None}, BundleError, "exit_dim"),
         ({"exit_dim": 24}, BundleError, "parameters|shape"),
         ({"vocab_size": 64}, IncompatibleError, "own target"),
         ({"num_heads": 2}, BundleError, "num_heads"),

@@ -83,11 +83,12 @@ def test_logits_among_some_ids_are_those_of_all(shape: dict[str, Any], quantized
 
 @pytest.mark.parametrize(
     "wrong",
-    ["width=0", "width=100000000", "blocks=-1", "blocks=1001", "head=none"],
+    ["width=0", "width=100000000", "num_draft_layers=-1", "num_draft_layers=1001", "head=none"],
 )
 def test_a_shape_that_makes_no_sense_is_refused(wrong: str) -> None:
     name, _, value = wrong.partition("=")
-    shape = {"hidden_size": 8, "vocabulary_size": 9, "width": 8, "exit_width": 8}
+    shape = {"hidden_size": 8, "vocab_size": 9, "width": 8, "exit_dim": 8}
+    convert(shape, DrafterConfig)
     with pytest.raises(ValueError):
         convert(shape | {name: value if value.isalpha() else int(value)}, DrafterConfig)
 

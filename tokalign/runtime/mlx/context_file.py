@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from hashlib import file_digest
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,6 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from tokalign.runtime.mlx.layers import leaves_of, with_leaves
-from tokalign.tables.finding import file_sha256
 
 _FORMAT = "tokalign-context 2"
 SUFFIX = ".safetensors"
@@ -83,7 +83,8 @@ def read_header(path: Path) -> ContextFile:
 
 def digest_of(path: Path) -> str:
     """The digest in a file's name. Raises: OSError."""
-    return file_sha256(path)[:32]
+    with path.open("rb") as file:
+        return file_digest(file, "sha256").hexdigest()[:32]
 
 
 def read_arrays(path: Path) -> tuple[dict[str, Any], dict[str, str]]:

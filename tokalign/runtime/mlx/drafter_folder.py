@@ -1,31 +1,18 @@
-"""A trained drafter in a folder: its weights, its shape, and the target that it was trained on.
-
-`config.json` names the weights file by its digest and is replaced last. So a folder that is written
-again, or whose writing is interrupted, holds the old drafter or the new one, never parts of both.
-mlx-lm takes files named `model*.safetensors` for weights of the target, so no file has such a name.
-"""
+"""A trained drafter in a folder: its weights, its shape, and the target that it was trained on."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from hashlib import sha256
-from io import BytesIO
 from pathlib import Path
 from typing import Any, Protocol, cast
 
 import mlx.core as mx
-from mlx.utils import tree_flatten
-from msgspec import convert
-from msgspec.structs import asdict
 
 from tokalign.errors import (
     BundleError,
     FingerprintError,
     IncompatibleError,
     TokalignError,
-    in_one_line,
     shown_path,
 )
 from tokalign.names.published_drafters import AUTO, published_for
@@ -33,24 +20,18 @@ from tokalign.runtime.mlx.dflash import make_dflash
 from tokalign.runtime.mlx.eagle3 import make_eagle3
 from tokalign.runtime.mlx.gemma4_assistant import make_assistant
 from tokalign.runtime.mlx.mtp import holds_mtp, make_mtp
-from tokalign.runtime.mlx.published_drafter import Weights, fill, load_arrays, read_weights
-from tokalign.runtime.mlx.recurrent_drafter import DrafterConfig, RecurrentDrafter, make_redrafter
-from tokalign.runtime.mlx.trained_drafter import TargetEnds, TrainedDrafter
+from tokalign.runtime.mlx.published_drafter import Weights, read_weights
+from tokalign.runtime.mlx.recurrent_drafter import make_redrafter
+from tokalign.runtime.mlx.trained_drafter import TrainedDrafter
 from tokalign.runtime.mlx.weights import content_fingerprint, once_per_model
-from tokalign.storage import FileState, file_state, write_file
+from tokalign.storage import FileState, file_state
 from tokalign.tables.drafter_config import known_format, reading, trained_for
 from tokalign.tables.drafter_formats import BLOCK_FORMATS, DrafterFormat
 from tokalign.tables.finding import (
     DRAFTER_CONFIG,
-    DRAFTER_FORMAT,
-    DRAFTER_VERSION,
-    DRAFTER_WEIGHTS,
     HOW_TO_TRAIN,
     Note,
-    damaged_drafter,
     drafter_folders,
-    find_drafter_weights,
-    read_drafter_config,
     read_drafter_json,
 )
 from tokalign.tokenizer.tokenizer import Tokenizer
@@ -73,52 +54,6 @@ def target_fingerprints(target: Target) -> dict[str, str]:
     return {"tokenizer": target.tokenizer.fingerprint, "weights": content_fingerprint(target.model)}
 
 
-def save_drafter(
-    folder: Path,
-    drafter: RecurrentDrafter,
-    target: Mapping[str, str],
-    training: Mapping[str, Any] | None = None,
-) -> None:
-    """Write a drafter into a folder, which is made if necessary, whole or not at all. target:
-    `target_fingerprints`. training: for people to read. Raises: UsageError, OutputError."""
-    buffer = BytesIO()
-    mx.save_safetensors(buffer, dict(tree_flatten(drafter.parameters())))
-    data = buffer.getvalue()
-    digest = sha256(data).hexdigest()
-    weights = folder / DRAFTER_WEIGHTS.format(digest=digest[:12])
-    write_file(weights, data, parents=True)
-    config = {
-        "format": DRAFTER_FORMAT,
-        "version": DRAFTER_VERSION,
-        "drafter": asdict(drafter.config),
-        "target": dict(target),
-        "weights": weights.name,
-        "sha256": digest,
-        "training": dict(training or {}),
-    }
-    write_file(folder / DRAFTER_CONFIG, json.dumps(config, indent=1, ensure_ascii=False) + "\n")
-    remove_old_weights(folder, weights)
-
-
-def remove_old_weights(folder: Path, kept: Path | None = None) -> None:
-    """Remove the weights of recurrent drafters that were in a folder before."""
-    for old in folder.glob(DRAFTER_WEIGHTS.format(digest="*")):
-        if old != kept:
-            with suppress(OSError):
-                old.unlink()
-
-
-def _load_recurrent(folder: Path, model: Any) -> RecurrentDrafter:
-    config = read_drafter_config(folder)
-    ends, weights = TargetEnds.of(model), find_drafter_weights(folder, config)
-    try:
-        drafter = RecurrentDrafter(convert(config["drafter"], DrafterConfig), ends)
-        fill(drafter, load_arrays(weights))
-    except (TypeError, ValueError, TokalignError) as error:
-        raise damaged_drafter(folder, in_one_line(error)) from error
-    return drafter
-
-
 _MAKERS: dict[DrafterFormat, Callable[[Mapping[str, Any], Weights, Any], TrainedDrafter]] = {
     **dict.fromkeys(BLOCK_FORMATS, make_dflash),
     DrafterFormat.EAGLE_3: make_eagle3,
@@ -134,15 +69,14 @@ def read_drafter(folder: Path, model: Any) -> TrainedDrafter:
     Raises: MissingAssetError; BundleError for one that is damaged, or cannot be read or run;
     IncompatibleError for another target, or one whose hidden states cannot be had."""
     config = read_drafter_json(folder)
-    if (kind := known_format(config, str(folder))) is DrafterFormat.RECURRENT:
-        return _load_recurrent(folder, model)
+    make = _MAKERS[known_format(config, str(folder))]
     with reading(str(folder)):
-        return _MAKERS[kind](config, read_weights(folder), model)
+        return make(config, read_weights(folder), model)
 
 
 def require_target(folder: Path, target: Target) -> None:
-    """Raises: FingerprintError for a drafter that was trained for another tokenizer, where its
-    folder says so; IncompatibleError for a recurrent one of other weights; MissingAssetError and
+    """Raises, where its folder says what a drafter was trained for: FingerprintError for another
+    tokenizer; IncompatibleError for a recurrent one of other weights. MissingAssetError and
     BundleError as `read_drafter`."""
     kind = known_format(read_drafter_json(folder), str(folder))
     record = trained_for(folder, kind)
@@ -153,14 +87,13 @@ def require_target(folder: Path, target: Target) -> None:
             found=target.tokenizer.fingerprint,
             remedy=HOW_TO_TRAIN,
         )
-    if kind is not DrafterFormat.RECURRENT:
+    if kind is not DrafterFormat.REDRAFTER or (wanted := record.get("weights")) is None:
         return
-    wanted, own = str(record.get("weights")), content_fingerprint(target.model)
-    if wanted != own:
+    if wanted != (own := content_fingerprint(target.model)):
         raise IncompatibleError(
             f"the drafter in {folder} was trained on another model with this tokenizer (weights "
-            f"{wanted[:12]}, and not {own[:12]}; quantization and adapters count); give its own "
-            f"target, or train one with: {HOW_TO_TRAIN}"
+            f"{str(wanted)[:12]}, and not {own[:12]}; quantization and adapters count); give its "
+            f"own target, or train one with: {HOW_TO_TRAIN}"
         )
 
 

@@ -14,15 +14,15 @@ from typing import Any, Self, cast
 import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten
+from safetensors import SafetensorError, safe_open
 
 from tokalign.errors import BundleError, IncompatibleError, in_one_line
-from tokalign.names.hub import missing_from_drafter
 from tokalign.runtime.mlx.short_head import among_all
 from tokalign.runtime.mlx.taps import KeptRows, taps_of
 from tokalign.runtime.mlx.trained_drafter import TargetEnds, TrainedDrafter
 from tokalign.runtime.rounds import Array
-from tokalign.storage import listed
 from tokalign.tables.drafter_config import DrafterShape
+from tokalign.tables.finding import drafter_weights
 
 Weights = Mapping[str, Array]
 
@@ -39,20 +39,14 @@ _OTHER_NAMES = {
 
 def read_weights(folder: Path) -> dict[str, Array]:
     """All weights of a folder, lazy. Raises: BundleError."""
-    if missing := missing_from_drafter(folder):
-        raise BundleError(f"{folder} lacks {', '.join(missing)}; fetch a version that has them")
     weights: dict[str, Array] = {}
-    for file in listed(folder, "*.safetensors", "mtp/*.safetensors"):
-        weights |= load_arrays(file)
+    for file in drafter_weights(folder):
+        try:
+            with safe_open(file, "numpy"):  # mlx reads what it finds in a file that is cut short
+                weights |= cast("dict[str, Array]", mx.load(str(file)))
+        except (OSError, RuntimeError, ValueError, SafetensorError) as error:
+            raise BundleError(f"{file}: {in_one_line(error)}; fetch it again") from error
     return weights
-
-
-def load_arrays(file: Path) -> dict[str, Array]:
-    """The arrays of a safetensors file, lazy. Raises: BundleError."""
-    try:
-        return cast("dict[str, Array]", mx.load(str(file)))
-    except (RuntimeError, ValueError) as error:
-        raise BundleError(f"{file}: {in_one_line(error)}; fetch it again") from error
 
 
 def renamed(weights: Weights, others: Mapping[str, str]) -> dict[str, Array]:

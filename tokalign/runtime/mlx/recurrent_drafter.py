@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 
 import mlx.core as mx
 import mlx.nn as nn
-from msgspec import Meta, Struct, convert
+from msgspec import Meta, Struct, convert, to_builtins
 
 from tokalign.runtime.mlx.beam_search import BeamSession, State
 from tokalign.runtime.mlx.published_drafter import Weights, fill, renamed
@@ -25,12 +25,17 @@ from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.mlx.trained_drafter import TargetEnds, TrainedDrafter
 from tokalign.runtime.rounds import Array
 from tokalign.tables.drafter_config import Size, StateShape
+from tokalign.tables.drafter_formats import RECURRENT
 from tokalign.tokenizer.vocabulary import TargetId
 
 Head = Literal["tied", "full"]
 
 
-class DrafterConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+_CALLED = {"vocabulary_size": "vocab_size", "exit_width": "exit_dim", "blocks": "num_draft_layers"}
+"""What a `config.json` calls some fields of `DrafterConfig`."""
+
+
+class DrafterConfig(Struct, frozen=True, kw_only=True, rename=_CALLED):
     """The shape of a drafter.
 
     hidden_size: H, of the target's hidden states and embeddings. vocabulary_size: V, of its logits.
@@ -46,7 +51,11 @@ class DrafterConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     exit_width: Size
     blocks: Annotated[int, Meta(ge=0, le=1_000)] = 2
     head: Head = "tied"
-    rank: None = None  # as in folders of when a head could have one
+
+    @property
+    def json(self) -> dict[str, Any]:
+        """Its `config.json`."""
+        return {"model_type": RECURRENT, "rnn": True, **to_builtins(self)}
 
     @property
     def parameters(self) -> int:
@@ -163,10 +172,10 @@ class RecurrentSession(BeamSession):
 
 
 def make_redrafter(config: Mapping[str, Any], weights: Weights, target: Any) -> RecurrentDrafter:
-    """Make one as published with the paper, whose head is its own and whose state is as wide as the
-    target's; as `make_dflash`.
+    """As `make_dflash`. One as published with the paper has a head of its own, a state that is as
+    wide as the target's, and these names:
 
-    | checkpoint | here |
+    | there | here |
     |---|---|
     | `rnn_u`, `rnn_w` | the same |
     | `input_proj` (2H -> E; none if E = 2H) | `entry_h`: its first H columns; `entry_s`: others |
@@ -176,15 +185,7 @@ def make_redrafter(config: Mapping[str, Any], weights: Weights, target: Any) -> 
     Source: apple/ml-recurrent-drafter, `recurrent_drafting/modeling_drafter.py`.
     """
     StateShape.from_json(config)
-    sizes = {
-        "hidden_size": config["hidden_size"],
-        "vocabulary_size": config["vocab_size"],
-        "width": config["hidden_size"],
-        "exit_width": config["exit_dim"],
-        "blocks": config["num_draft_layers"],
-        "head": "full",
-    }
-    shape = convert(sizes, DrafterConfig)
+    shape = convert({"width": config["hidden_size"], "head": "full", **config}, DrafterConfig)
     drafter = RecurrentDrafter(shape, TargetEnds.of(target))
     others = {rf"^lm_head\.{shape.blocks}\.": "head.0.", r"^lm_head\.": "blocks."}
     named = renamed(weights, others | {r"^input_proj\.bias": "entry_h.bias"})
