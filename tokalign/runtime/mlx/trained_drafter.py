@@ -38,7 +38,7 @@ class TargetEnds:
     """The target's embedding and output head; a drafter uses both as they are.
 
     embed: ids i[...] -> f[..., H]. unembed: f[..., H] -> logits f[..., V]. head_rows: ids i[n] ->
-    the rows f[n, H] of the matrix of `head`, that gives their logits. head_bytes: its size.
+    the rows f[n, H] of the matrix of `head`, that gives their logits.
     embed_scale: what a Gemma 4 multiplies its embeddings by.
     """
 
@@ -49,7 +49,6 @@ class TargetEnds:
     head_rows: Callable[[Array], Array]
     hidden_size: int
     vocabulary_size: int
-    head_bytes: int
     dtype: Any
 
     @classmethod
@@ -69,7 +68,6 @@ class TargetEnds:
             head_rows=partial(rows, head),
             hidden_size=int(hidden.shape[-1]),
             vocabulary_size=int(head.weight.shape[0]),
-            head_bytes=weight_bytes(head),
             dtype=hidden.dtype,
         )
 
@@ -161,7 +159,7 @@ class TrainedDrafter(nn.Module, ABC):  # type: ignore[misc]
     @property
     def step_bytes(self) -> int:
         """How many bytes of weights a pass reads, those of the target's head included."""
-        return weight_bytes(self) + (0 if self.has_head else self._ends.head_bytes)
+        return weight_bytes(self) + (0 if self.has_head else weight_bytes(self._ends.head))
 
 
 class DrafterSession:
