@@ -233,17 +233,40 @@ def test_without_the_targets_config_no_sizes_are_compared(target: Path, tmp_path
     assert found["drafter_fits"] is None
 
 
-def block_of(**own: int) -> dict[str, Any]:
+def block_of(**own: object) -> dict[str, Any]:
     return BLOCK | {"dflash_config": BLOCK["dflash_config"] | own}
+
+
+def named(network: str, **own: object) -> dict[str, Any]:
+    """As the programs that train other networks write them."""
+    return {**LAYERS, "architectures": [network], **own}
 
 
 IS_NOT_RUN = "cannot be run", "fetch it again, use another drafter"
 IS_GARBLED = "its config lacks or garbles", "fetch the drafter again"
 
 
+OF_TORCHSPEC = {"num_target_layers": 1, "target_num_hidden_layers": 12, "draft_vocab_size": 257}
+OTHERS: list[tuple[dict[str, Any], str]] = [
+    (named("PEagleDraftModel", draft_vocab_size=128, mask_token_id=1), "says 'PEagleDraftModel'"),
+    ({"speculators_model_type": "peagle", "draft_vocab_size": 128}, "says 'peagle'"),
+    (named("LlamaForCausalLMEagle3", parallel_drafting=True, ptd_token_id=1), "parallel_drafting,"),
+    (named("DFlashDraftModel", **OF_TORCHSPEC), "has target_num_hidden_layers, which this"),
+    (named("Qwen3DSparkModel", **OF_TORCHSPEC), "has target_num_hidden_layers, which this"),
+    (named("Eagle3DeepseekV2ForCausalLM", kv_lora_rank=512, v_head_dim=64), "has kv_lora_rank, v_"),
+    (named("Gemma4Eagle3Model", attention_k_eq_v=True, global_head_dim=64), "has attention_k_eq"),
+    (named("Gemma4DSparkModel", model_type="gemma4_text", markov_rank=4), "of a gemma4_text, whi"),
+    (block_of(projector_type="domino", gru_hidden_dim=8, emb_dim=4), "projector_type 'domino', "),
+    (block_of(causal=True, block_size=8) | {"model_type": "laguna"}, "layers of a laguna, which"),
+    (named("MiMoForCausalLM", model_type="mimo", num_nextn_predict_layers=1), "says 'MiMoForCau"),
+]
+"""Configurations of drafters that are not run, and what is said of them."""
+
+
 @pytest.mark.parametrize(
     ("config", "data", "told"),
     [
+        *((config, b"", [told]) for config, told in OTHERS),
         ([], b"", ["give the folder of a drafter"]),
         ({"architectures": ["LlamaForCausalLM"]}, b"", ["format (its config.json says 'LlamaFor"]),
         ({"architectures": 3}, b"", ["of a known format"]),

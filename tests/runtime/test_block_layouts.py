@@ -201,9 +201,11 @@ def test_what_cannot_be_run_is_refused(
     [
         ({"log_snr_conditioning": True}, "log_snr_conditioning"),
         ({"model_type": "qwen3_5"}, "layers of a qwen3_5"),
+        ({"model_type": "gemma4_text", "attention_k_eq_v": True}, "layers of a gemma4_text"),
+        ({"model_type": "laguna", "gating": "per-head"}, "layers of a laguna"),
         ({"attention_k_eq_v": True}, "attention_k_eq_v"),
         ({"dflash_config": {"attention_sink_bias": True}}, "attention_sink_bias"),
-        ({"dflash_config": {"projector_type": "domino"}}, "projector_type 'domino'"),
+        ({"dflash_config": {"projector_type": "domino", "emb_dim": 4}}, "has projector_type 'do"),
     ],
 )
 def test_networks_of_other_kinds_are_refused(changed: dict[str, Any], told: str) -> None:

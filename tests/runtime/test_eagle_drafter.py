@@ -420,6 +420,7 @@ def test_a_copy_that_is_the_head_too_is_kept(tmp_path: Path) -> None:
         ({"intermediate_size": 10**12}, BundleError, "10000000"),
         ({"rope_scaling": [1]}, BundleError, "lacks or garbles"),
         ({"rope_scaling": {"type": "zzz"}}, BundleError, "zzz"),
+        ({"rope_scaling": {"type": "mrope"}}, BundleError, "lacks or garbles MRoPE"),
     ],
 )
 def test_a_folder_that_cannot_be_run_is_refused(

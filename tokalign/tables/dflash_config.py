@@ -33,8 +33,12 @@ Config: TypeAlias = Mapping[str, Any]
 _OTHER_NETWORKS = (
     *("enable_qwen35_gated_q_proj", "log_snr_conditioning", "attention_sink_bias"),
     *("dflash_query_causal", "attention_k_eq_v"),
+    "target_num_hidden_layers",  # TorchSpec's, where num_target_layers is of those that are read
 )
 """Keys that, if they are on, make a network that is not run."""
+
+_OTHER_LAYERS = ("qwen3_5", "gemma4_text", "gemma4_unified_text")
+"""Types of DSpark drafters whose layers are the target's, with other norms than Qwen3's."""
 
 _OF_DSPARK = {"sample_from_anchor": True, "markov_rank": 256, "enable_confidence_head": True}
 """What a DSpark drafter has unless its configuration says otherwise."""
@@ -68,10 +72,11 @@ class DFlashConfig(DrafterShape):
     @classmethod
     def from_json(cls, config: Config) -> DFlashConfig:
         """Read a `config.json`. Raises: as `reading` expects, for one that cannot be run."""
-        refuse(key for key in _OTHER_NETWORKS if config.get(key))
         is_dspark = drafter_format(config) is DrafterFormat.DSPARK
-        if is_dspark and config.get("model_type") == "qwen3_5":  # with norms about 0, not about 1
-            refuse(["layers of a qwen3_5"])
+        kind = config.get("model_type")
+        if kind == "laguna" or (is_dspark and kind in _OTHER_LAYERS):
+            refuse([f"layers of a {kind}"])
+        refuse(key for key in _OTHER_NETWORKS if config.get(key))
         made = cls.read((_OF_DSPARK if is_dspark else {}) | _unpacked(config))
         if made.markov_rank and made.markov_head_type != "vanilla":
             refuse([f"a Markov head of the type {shown(made.markov_head_type)}"])
@@ -131,15 +136,15 @@ def _unpacked(config: Config) -> dict[str, Any]:
     if config.get("model_type") == MUSE_GLIMMER:
         types = config.get("layer_types") or [SLIDING] * config["num_hidden_layers"]
         own = {"layer_types": types, "sliding_window": config["sliding_window"] + 1}
-        own["rope_parameters"] = {"rope_theta": 500_000.0} | (config.get("rope_parameters") or {})
-        return {"vocab_size": 202_048, **config, **own, "is_causal": False}
+        usual = {"vocab_size": 202_048, "rope_theta": 500_000.0}
+        return {**usual, **config, **own, "is_causal": False}
     said = (config.get("dflash_config") or {}).items()  # DeepSpec has all keys at the top
     own = {_CALLED.get(key, key): of for key, of in said if of is not None}
     if not own.get("sliding_window"):  # no window of its own
         own.pop("sliding_window", None)
-    refuse(key for key in own.keys() - _KNOWN if own[key])
     if (projector := own.get("projector_type")) not in (None, "dspark"):
         refuse([f"projector_type {shown(projector)}"])
+    refuse(key for key in own.keys() - _KNOWN if own[key])
     flat = {**config, **own}
     if own.get("use_swa") and SLIDING not in (flat.get("layer_types") or []):
         flat["layer_types"] = [SLIDING] * config["num_hidden_layers"]

@@ -86,12 +86,13 @@ class DrafterShape:
         sizes, types = layer_sizes(config), config.get("layer_types") or []
         if {*types} <= {FULL}:
             types = [FULL] * config["num_hidden_layers"]
+        theta = rope.get("rope_theta") or sizes.get("rope_theta")
         sizes |= {"rope_scaling": rope or None, "rope_traditional": neox is False}
         given = {
             "draft_vocab_size": config["vocab_size"],
             "target_hidden_size": config["hidden_size"],
-            "rope_theta": rope.get("rope_theta", 10000.0),
             **{key: value for key, value in sizes.items() if value is not None},
+            "rope_theta": 10000.0 if theta is None else theta,
             "layer_types": types,
         }
         made = convert(given, cls)
@@ -227,7 +228,7 @@ def reading(name: str) -> Iterator[None]:
         yield
     except TokalignError:
         raise
-    except (KeyError, TypeError, AttributeError, IndexError, ArithmeticError) as error:
+    except (LookupError, TypeError, AttributeError, ArithmeticError, AssertionError) as error:
         raise BundleError(
             f"{name}: its config lacks or garbles {in_one_line(error)}; fetch the drafter again"
         ) from error

@@ -61,7 +61,7 @@ def drafter_format(config: Mapping[str, Any]) -> DrafterFormat | None:
     network, kind = str(config.get("architectures")), str(config.get("model_type"))
     if "DSpark" in network or block.get("projector_type") == "dspark":
         return DrafterFormat.DSPARK
-    if "dflash_config" in config or kind == MUSE_GLIMMER:
+    if "DFlash" in network or "dflash_config" in config or kind == MUSE_GLIMMER:
         return DrafterFormat.DFLASH_2 if "selector_rank" in block else DrafterFormat.DFLASH
     if ("draft_vocab_size" in config or "Eagle3" in network) and "PEagle" not in network:
         return DrafterFormat.EAGLE_3
