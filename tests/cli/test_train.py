@@ -278,6 +278,10 @@ def test_a_drafter_in_a_published_format_is_written_with_a_card_and_drafts(
     plain, drafted = tokalign(*decode).json, tokalign(*decode, "--drafter", output).json
     assert plain["text"] == drafted["text"]
     again = ("--begin-with", output, "--output", tmp_path / "more", *small[:3], "--epochs=1")
+    if kind == "dflash":
+        other = ("--kind=dflash", "--block=3", *again)
+        refused = tokalign("train", "--target", target, sentences, *other)
+        refused.is_refused(2, "has blocks of", "leave --block out")
     continued = tokalign("train", "--target", target, sentences, *again, "--candidates=0", "--json")
     assert continued.json["kind"] == kind
     assert "accepted per round before training" in continued.err

@@ -86,6 +86,11 @@ class TrainPlan:
         if (made := self.begun) is None:
             return self._new_block(shape, layers)
         if self.kind == "dflash":
+            if shape.block not in (BlockShape().block, made.block_size):
+                raise UsageError(
+                    f"--block {shape.block}: the drafter that --begin-with names has blocks of "
+                    f"{made.block_size}; leave --block out"
+                )
             shape = BlockShape(layers=made.num_hidden_layers, block=made.block_size)
         if sizes is not None:
             made.require_fit(layers=layers, width=sizes[0], vocabulary=sizes[1])
