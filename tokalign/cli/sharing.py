@@ -155,7 +155,7 @@ def _drafter(source: Path, folder: str, shown: str) -> Verified:
     paths = [*drafter_weights(source), *listed(source, "*.json")]
     paths.sort(key=lambda path: path.name == DRAFTER_CONFIG)  # without it a folder is no drafter
     files = {f"{name}/{path.relative_to(source).as_posix()}": path.read_bytes() for path in paths}
-    about = {
+    about: dict[str, Any] = {
         "path": f"{folder}/{name}",
         "kind": "drafter",
         "language": None,

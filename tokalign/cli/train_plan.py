@@ -58,11 +58,12 @@ class TrainPlan:
     @classmethod
     def of(cls, draft: str | None, output: Path, values: Mapping[str, Any]) -> TrainPlan:
         """Raises: UsageError for options that do not go together; as `DFlashConfig.from_json`."""
-        kind, begun = values["drafter_kind"] or ("redrafter" if draft is None else "model"), None
+        kind: DrafterKind = values["drafter_kind"] or ("redrafter" if draft is None else "model")
         if kind == "model" and draft is None:
             raise UsageError("--kind model needs --draft; give a model to teach")
         taught = None if draft is None else _draft_shape(draft, output)
         fit = _fit_options(values, taught)
+        begun = None
         if values["begin_with"] is not None:  # else it is refused after hours of labelling
             kind, begun = _begun(values["begin_with"], values["drafter_kind"])
         return cls(kind=kind, values=values, fit=fit, draft=draft, taught=taught, begun=begun)
