@@ -27,7 +27,7 @@ from tokalign.runtime.mlx.batch_split import way_to_share
 from tokalign.runtime.mlx.sampling import CallableSampler, Sampling
 from tokalign.runtime.mlx.session import TargetModelSession
 from tokalign.runtime.options import CacheOptions
-from tokalign.runtime.rounds import Context, Drafter, Proposal
+from tokalign.runtime.rounds import Context, Drafter, Proposal, Round
 from tokalign.tables.token_tree import EMPTY_TREE, TokenTree
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -182,6 +182,23 @@ def test_what_fails_in_one_generation_ends_no_other() -> None:
     results = [batch.round(decodings) for _ in range(3)]
     failed = [[isinstance(one, ValueError) for one in round_] for round_ in results]
     assert failed == [[False] * 3] * 2 + [[False, True, False]]
+
+
+def test_the_time_of_a_shared_pass_is_no_host_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All wait for the whole pass, also where lengths are given and where it ran ahead."""
+    model, decodings = random_model(), list[Decoding]()
+    for _ in range(3):
+        target: TargetModelSession = TargetModelSession(model)
+        context, verifier = Context([TargetId(1)]), TargetVerifier(target, Sampling())
+        decodings.append(
+            Decoding(context, NoDrafter(), verifier, limits=Limits(max_tokens=9, target=target))
+        )
+    times = iter(range(0, 1000, 7))
+    monkeypatch.setattr("tokalign.runtime.batch.perf_counter", times.__next__)
+    batch = SharedPasses(model)
+    for _ in range(3):
+        rounds = batch.round(decodings)
+        assert [one.verification for one in rounds if isinstance(one, Round)] == [7.0] * 3
 
 
 tree_shapes = st.lists(

@@ -44,7 +44,7 @@ class _Turn:
     """One generation's part in a round.
 
     is_weighed: whether its proposal is cut to what is worth its rows. rows: of the pass; none if
-    its pass ran ahead. seconds: its part of the pass. failure: ends it, and none of the others.
+    its pass ran ahead. failure: ends it, and none of the others.
     """
 
     reads: PassRows[TargetId]
@@ -55,7 +55,7 @@ class _Turn:
         self.decoding, self.ids = decoding, decoding.context.ids
         self.verifier = cast("TargetVerifier", decoding.verifier)
         self.proposal, self.is_weighed = Proposal(), False
-        self.rows, self.seconds = 0, 0.0
+        self.rows = 0
         self.choices: Choices | None = None
         self.failure: Exception | None = None
 
@@ -86,8 +86,8 @@ class _Turn:
     def conclude(self) -> None:
         self.verdict = self.verifier.verdict(self.ids, self.proposal, self.decided)
 
-    def commit(self) -> None:
-        self.round = self.decoding.commit(self.proposal, self.verdict, self.seconds)
+    def commit(self, seconds: float) -> None:
+        self.round = self.decoding.commit(self.proposal, self.verdict, seconds)
 
 
 class SharedPasses:
@@ -122,9 +122,10 @@ class SharedPasses:
         self._run_ahead([turn for turn in turns if turn.failure is None])
         for turn in turns:
             turn.attempt(_Turn.conclude)
-        self._charge(turns, perf_counter() - began)
+        seconds = perf_counter() - began  # of the pass, which all have waited for
+        self._learn(turns, seconds)
         for turn in turns:
-            turn.attempt(_Turn.commit)
+            turn.attempt(partial(_Turn.commit, seconds=seconds))
         return [turn.failure or turn.round for turn in turns]
 
     def _price(self, turn: _Turn, requests: int) -> None:
@@ -169,25 +170,14 @@ class SharedPasses:
             following += turn.verifier.go_on(len(turn.ids) + 1, part)
         going_on[0].verifier.session.start(*following)
 
-    def _charge(self, turns: Sequence[_Turn], seconds: float) -> None:
-        """Learn from the time of a pass, and give every generation its part of it.
-
-        Each pays its share of the plain pass, and for its further rows their share of the rest.
-        """
+    def _learn(self, turns: Sequence[_Turn], seconds: float) -> None:
+        """Learn from the time of a pass, unless that of one that ran ahead is in it."""
         verified = [turn for turn in turns if turn.rows and turn.failure is None]
         if self._costs is None or not verified:
             return
-        count, times = len(verified), self._costs.rows
-        rows = sum(turn.rows for turn in verified)
-        times.count_round()
+        self._costs.rows.count_round()
         if len(verified) == len(turns):
-            times.observe(rows, seconds)
-        else:  # the time of a pass that ran ahead is in it
-            seconds = times(rows)
-        plain = min(seconds, times(count))
-        further = (seconds - plain) / max(1, rows - count)
-        for turn in verified:
-            turn.seconds = plain / count + further * (turn.rows - 1)
+            self._costs.rows.observe(sum(turn.rows for turn in verified), seconds)
 
 
 Batch: TypeAlias = OwnPasses | SharedPasses
