@@ -25,6 +25,7 @@ from tokalign.errors import UsageError
 from tokalign.runtime.generate import Generation, TextStream
 from tokalign.runtime.loop import Limits
 from tokalign.runtime.request import Request
+from tokalign.tokenizer.foreign import ForeignTokenizer
 from tokalign.tokenizer.self_check import read_tokenizer
 from tokalign.tokenizer.spelling import SPACE_MARK
 from tokalign.tokenizer.tokenizer import Tokenizer
@@ -85,6 +86,26 @@ def test_wherever_a_text_is_cut_it_is_what_the_library_decodes(level: str, tmp_p
     assert unknown > 3
     begun = [0, *ids]  # the unknown token first
     assert stream(tokenizer, begun)[1] == library.decode(begun, skip_special_tokens=False)
+
+
+def test_spaces_that_a_program_would_remove_later_take_no_letters_with_them() -> None:
+    """As programs of transformers do where `clean_up_tokenization_spaces` is set."""
+
+    class Cleaning:
+        clean_up_tokenization_spaces = True
+
+        def encode(self, text: str) -> list[int]:
+            return [*text.encode()]
+
+        def decode(self, ids: list[int], *, clean_up_tokenization_spaces: bool = True) -> str:
+            text = bytes(ids).decode()
+            return text.replace(" 's", "'s") if clean_up_tokenization_spaces else text
+
+    tokenizer: Tokenizer[Any] = ForeignTokenizer(Cleaning())
+    text = "it 's it 's"
+    assert (
+        stream(tokenizer, tokenizer.encode(text))[1] == tokenizer.decode([*text.encode()]) == text
+    )
 
 
 def test_bytes_that_never_become_a_character_are_replaced_at_the_end(

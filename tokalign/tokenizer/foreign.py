@@ -68,7 +68,11 @@ class ForeignTokenizer(Tokenizer[Id]):
         return [self.encode(part) for part in parts]
 
     def decode(self, ids: Iterable[Id]) -> str:
-        return str(self._theirs.decode(list(ids)))
+        """Without `clean_up_tokenization_spaces`, which removes spaces before what comes later: a
+        text that is written as it grows would lose letters."""
+        cleans = getattr(self._theirs, "clean_up_tokenization_spaces", False)
+        as_it_is = {"clean_up_tokenization_spaces": False} if cleans else {}
+        return str(self._theirs.decode(list(ids), **as_it_is))
 
     decode_whole = decode
 
