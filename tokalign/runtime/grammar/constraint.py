@@ -159,7 +159,7 @@ class Constraint:
     def after(self, ids: Sequence[TargetId]) -> State | None:
         """The state after `ids`, prompt and output; None once the output has ended.
 
-        Usually `ids` grow from call to call; others cost a walk from the prompt on.
+        `ids` grow from call to call; fewer than in the last one cost a walk from the prompt on.
         Raises: GrammarError where an id has left the grammar, or the matcher fails.
         """
         if len(ids) < self._read:
