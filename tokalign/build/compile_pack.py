@@ -76,7 +76,7 @@ def _count(
     with stage(len(pack.words), "Encoding the words of the pack") as advance:
         encoded = encode_words(target, pack.words, advance)
     if _count_windows(pack, positions, encoded.lengths) > _MOST_WINDOWS:
-        raise bundle.wrong("its words are those of no text")
+        raise bundle.wrong(f"its n-grams have more than {_MOST_WINDOWS:,} ids of this tokenizer")
     counting = Counting(Corpus([]), target, min_count=min_count, max_ngrams=_MAX_NGRAMS)
     with workers(min(2, os.cpu_count() or 1), partial(replace, encoded)) as apply:
         runs = list[Path]()

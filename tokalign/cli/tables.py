@@ -85,8 +85,8 @@ def pull(*, name: str) -> None:
     """Fetch the tables of NAME into your table folder, where all commands and the API find them.
 
     NAME is an alias, a repository on the Hub, of a model or of tables alone, or a local folder.
-    Every byte is verified first; of a damaged or half download nothing is kept. A model that was
-    downloaded before tables were added to its repository gets them this way.
+    Every byte of a table is verified first; of a damaged or half download nothing is kept. A model
+    that was downloaded before tables were added to its repository gets them this way.
     """
     from tokalign.cli.sharing import pull_tables
 
@@ -170,6 +170,7 @@ def _describe_table(path: Path) -> dict[str, Any]:
 
 def _describe_drafter(folder: Path) -> dict[str, Any] | None:
     """What the folder of a trained drafter says; None for another one, or with a tokenizer."""
+    from tokalign.tables.drafter_config import trained_for
     from tokalign.tables.drafter_formats import drafter_format
     from tokalign.tables.finding import DRAFTER_CONFIG, read_drafter_json
     from tokalign.tokenizer.files import holds_tokenizer
@@ -178,8 +179,10 @@ def _describe_drafter(folder: Path) -> dict[str, Any] | None:
         return None
     config = read_drafter_json(folder)
     kind = drafter_format(config)
+    if kind is None:
+        return None
     found = {"path": str(folder), "drafter": str(kind), "config": config}
-    return None if kind is None else found
+    return {**found, "target": trained_for(folder, kind)}
 
 
 def _describe_tokenizer(name: str, *, trust_remote_code: bool) -> dict[str, Any]:

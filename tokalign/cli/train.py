@@ -80,7 +80,7 @@ _OPTIONS = (
         "they are learned, too.",
         AT_LEAST_1,
     ),
-    Option("--prompts", "TARGET answers the lines of this file instead.", FILE),
+    Option("--prompts", "TARGET answers the texts of this file instead.", FILE),
     Option(
         "--labels kind",
         "What follows a position: the target's greedy or sampled ids, or the text's. Default: "
