@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from shutil import copytree
+from shutil import copy, copytree
 from typing import Any
 
 import pytest
@@ -276,11 +276,40 @@ def test_a_drafter_is_shared_as_a_folder(world: World, drafter: Path) -> None:
     assert {file.name for file in found.iterdir()} == set(files)
 
 
-def test_of_a_damaged_drafter_nothing_is_kept(world: World, drafter: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "kept", "told"),
+    [("config.json", 1, "config.json cannot be read"), ("model.safetensors", -3, "is cut short")],
+)
+def test_of_a_damaged_drafter_nothing_is_kept(
+    world: World, drafter: Path, name: str, kept: int, told: str
+) -> None:
     world.succeeds("push", drafter, "someone/tables")
-    world.repositories["someone/tables"]["tokalign/small.drafter/config.json"] = b"{"
-    world.run("tables", "pull", "someone/tables").is_refused(3, "config.json cannot be read")
+    files = world.repositories["someone/tables"]
+    files[f"tokalign/small.drafter/{name}"] = files[f"tokalign/small.drafter/{name}"][:kept]
+    world.run("tables", "pull", "someone/tables").is_refused(3, told)
     assert world.left() == set()
+
+
+def test_a_drafter_takes_the_place_of_another_one(world: World, drafter: Path) -> None:
+    """Nothing is left of the weights that it had in another form: they would be loaded, too."""
+    (drafter / "README.md").write_text("# A drafter")
+    world.succeeds("push", drafter, "someone/model")
+    world.succeeds("pull", "someone/model")
+    kept = world.tables / "pulled" / "someone--model" / "small.drafter"
+    for name in ("drafter-0123.safetensors", "model-00001-of-00002.safetensors"):
+        copy(kept / "model.safetensors", kept / name)
+    (kept / "model.safetensors.index.json").write_text("{}")
+    world.succeeds("pull", "someone/model")
+    assert {file.name for file in kept.iterdir()} == {file.name for file in drafter.iterdir()}
+
+
+def test_a_model_with_mtp_is_not_pushed_as_a_drafter(world: World, tmp_path: Path) -> None:
+    model = tmp_path / "qwen"
+    model.mkdir()
+    (model / "config.json").write_text('{"model_type": "qwen3_5"}')
+    (model / "tokenizer.json").touch()
+    pushed = world.run("tables", "push", model, "someone/model")
+    pushed.is_refused(2, "whose MTP layer comes with it")
 
 
 @pytest.mark.parametrize("folder", ["", ".", "..", ".hidden", "a/b", "/a"])

@@ -253,6 +253,7 @@ OTHERS: list[tuple[dict[str, Any], str]] = [
     (named("LlamaForCausalLMEagle3", parallel_drafting=True, ptd_token_id=1), "parallel_drafting,"),
     (named("DFlashDraftModel", **OF_TORCHSPEC), "has target_num_hidden_layers, which this"),
     (named("Qwen3DSparkModel", **OF_TORCHSPEC), "has target_num_hidden_layers, which this"),
+    (named("DFlashDraftModel", causal=True, block_size=8), "its settings outside dflash_config"),
     (named("Eagle3DeepseekV2ForCausalLM", kv_lora_rank=512, v_head_dim=64), "has kv_lora_rank, v_"),
     (named("Gemma4Eagle3Model", attention_k_eq_v=True, global_head_dim=64), "has attention_k_eq"),
     (named("Gemma4DSparkModel", model_type="gemma4_text", markov_rank=4), "of a gemma4_text, whi"),

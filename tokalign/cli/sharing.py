@@ -21,6 +21,7 @@ from tokalign.names.registry import local_folder
 from tokalign.storage import listed, write_file
 from tokalign.tables.bundle import encode_bundle, read_bundle
 from tokalign.tables.drafter_config import known_format, trained_for
+from tokalign.tables.drafter_formats import DrafterFormat
 from tokalign.tables.finding import (
     DRAFTER_CONFIG,
     DRAFTER_PATTERNS,
@@ -32,6 +33,7 @@ from tokalign.tables.finding import (
 )
 from tokalign.tables.header import KINDS
 from tokalign.tables.opening import verify_bundle
+from tokalign.tokenizer.files import holds_tokenizer
 
 FOLDER = "tokalign"
 """The folder of a repository that tables are pushed into."""
@@ -75,16 +77,16 @@ def push_tables(
             f"two files have the name {shown_path(min(repeated))}; push them to different folders "
             "with --folder"
         )
-    contents = {f"{folder}/{path}": data for table in tables for path, data in table.files.items()}
     if (place := local_folder(repository)) is not None:
-        for path, data in contents.items():
-            write_file(place / path, data, parents=True)
+        for table in tables:
+            _write(place / folder, table)
         return repository, tables
     try:
         name = find_alias(repository).mlx
     except MissingAssetError as error:
         remedy = "make the folder first, or give a Hub repository (owner/name)"
         raise MissingAssetError(f"{shown_path(repository)} does not exist; {remedy}") from error
+    contents = {f"{folder}/{path}": data for table in tables for path, data in table.files.items()}
     hub.upload(name, contents, message=f"Add tables for tokalign: {', '.join(names)}")
     return name, tables
 
@@ -152,7 +154,9 @@ def _drafter(source: Path, folder: str, shown: str) -> Verified:
     name, kind = source.resolve().name, known_format(read_drafter_json(source), shown)
     if name != "drafter" and not name.endswith(".drafter"):
         name = f"{name}.drafter"
-    paths = [*drafter_weights(source), *listed(source, "*.json")]
+    if kind is DrafterFormat.MTP and holds_tokenizer(source):
+        raise UsageError(f"{shown} is a model, whose MTP layer comes with it; share it as one")
+    paths = [*drafter_weights(source), *listed(source, "*.json", "*.md")]
     paths.sort(key=lambda path: path.name == DRAFTER_CONFIG)  # without it a folder is no drafter
     files = {f"{name}/{path.relative_to(source).as_posix()}": path.read_bytes() for path in paths}
     about: dict[str, Any] = {
@@ -167,13 +171,22 @@ def _drafter(source: Path, folder: str, shown: str) -> Verified:
     return Verified(folder, name, about, files)
 
 
+def _write(folder: Path, table: Verified) -> None:
+    """Write a table into a folder, or a drafter, of which no older weights are left."""
+    for path, data in table.files.items():
+        write_file(folder / path, data, parents=True)
+    if table.about["kind"] == "drafter":
+        for old in listed(folder / table.name, "*.safetensors", "*.safetensors.index.json"):
+            if f"{table.name}/{old.name}" not in table.files:
+                old.unlink()
+
+
 def _keep(tables: Sequence[Verified], slug: str) -> list[Path]:
     """Write verified tables to where they are found, from one folder of a repository."""
     kept = []
     for table in tables:
         own = slug if table.folder in ("", FOLDER) else f"{slug}--{table.folder}"
-        for path, data in table.files.items():
-            write_file(pulled_folder() / own / path, data, parents=True)
+        _write(pulled_folder() / own, table)
         kept.append(pulled_folder() / own / table.name)
     return kept
 

@@ -41,10 +41,10 @@ def missing_from_tokenizer(folder: Path) -> list[str]:
 
 
 def _missing_weights(folder: Path) -> list[str]:
-    return [name for name in _weights(folder) if not (folder / name).is_file()]
+    return [name for name in weights_files(folder) if not (folder / name).is_file()]
 
 
-def _weights(folder: Path) -> list[str]:
+def weights_files(folder: Path) -> list[str]:
     """The weight files that belong into a folder: those of the index, else by the numbers of those
     present. mlx-lm ignores the index, which may be left over from before a conversion."""
     present = sorted(file.name for file in folder.glob("model*.safetensors"))

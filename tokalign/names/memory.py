@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from tokalign.errors import UsageError
 from tokalign.storage import parse_json
@@ -45,6 +45,30 @@ def _device() -> Mapping[str, int]:
     return {} if mlx is None else cast("Mapping[str, int]", mlx.device_info())
 
 
+_GARBLED = (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError)
+
+
+def _arrays(file: Path) -> tuple[int, dict[str, Any]]:
+    """Where the data of a safetensors file begin, and what its header says of each array. Raises:
+    as `_GARBLED`."""
+    with file.open("rb") as opened:
+        length = int.from_bytes(opened.read(8), "little")
+        arrays = parse_json(opened.read(min(length, LONGEST_HEADER)))
+    arrays.pop("__metadata__", None)
+    return 8 + length, arrays
+
+
+def is_cut_short(file: Path) -> bool:
+    """Whether a safetensors file ends before its last array, or is none. mlx loads what is there
+    of it."""
+    try:
+        begin, arrays = _arrays(file)
+        last = max((array["data_offsets"][1] for array in arrays.values()), default=0)
+        return bool(file.stat().st_size < begin + last)
+    except _GARBLED:
+        return True
+
+
 def weights_bytes(folder: Path, *, dtype: str | None = None) -> int:
     """Bytes of a model's weights in memory. dtype: the format of those that are not quantized."""
     return round(sum(_file_bytes(file, dtype) for file in folder.glob("model*.safetensors")))
@@ -74,14 +98,11 @@ def _file_bytes(file: Path, dtype: str | None) -> float:
     wide = 4 if dtype == "float32" else 2
     factors = {"F16": wide / 2, "BF16": wide / 2, "F32": wide / 4}
     try:
-        with file.open("rb") as opened:
-            length = int.from_bytes(opened.read(8), "little")
-            arrays = parse_json(opened.read(min(length, LONGEST_HEADER)))
-        arrays.pop("__metadata__", None)
+        _, arrays = _arrays(file)
         sizes = (
             (array["data_offsets"][1] - array["data_offsets"][0]) * factors.get(array["dtype"], 1)
             for array in arrays.values()
         )
         return float(sum(sizes))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError):
+    except _GARBLED:
         return size  # loading says what is wrong with it

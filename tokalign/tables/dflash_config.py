@@ -40,6 +40,9 @@ _OTHER_NETWORKS = (
 _OTHER_LAYERS = ("qwen3_5", "gemma4_text", "gemma4_unified_text")
 """Types of DSpark drafters whose layers are the target's, with other norms than Qwen3's."""
 
+_LAYOUTS = {"dflash_config", "speculators_model_type"}
+"""Keys of the packagings in which DFlash drafters come."""
+
 _OF_DSPARK = {"sample_from_anchor": True, "markov_rank": 256, "enable_confidence_head": True}
 """What a DSpark drafter has unless its configuration says otherwise."""
 
@@ -77,6 +80,8 @@ class DFlashConfig(DrafterShape):
         if kind == "laguna" or (is_dspark and kind in _OTHER_LAYERS):
             refuse([f"layers of a {kind}"])
         refuse(key for key in _OTHER_NETWORKS if config.get(key))
+        if not config.keys() & _LAYOUTS and not is_dspark and kind != MUSE_GLIMMER:
+            refuse(["its settings outside dflash_config"])
         made = cls.read((_OF_DSPARK if is_dspark else {}) | _unpacked(config))
         if made.markov_rank and made.markov_head_type != "vanilla":
             refuse([f"a Markov head of the type {shown(made.markov_head_type)}"])
@@ -137,7 +142,8 @@ def _unpacked(config: Config) -> dict[str, Any]:
         types = config.get("layer_types") or [SLIDING] * config["num_hidden_layers"]
         own = {"layer_types": types, "sliding_window": config["sliding_window"] + 1}
         usual = {"vocab_size": 202_048, "rope_theta": 500_000.0}
-        return {**usual, **config, **own, "is_causal": False}
+        given = {key: of for key, of in config.items() if of is not None}
+        return {**usual, **given, **own, "is_causal": False}
     said = (config.get("dflash_config") or {}).items()  # DeepSpec has all keys at the top
     own = {_CALLED.get(key, key): of for key, of in said if of is not None}
     if not own.get("sliding_window"):  # no window of its own

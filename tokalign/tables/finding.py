@@ -22,7 +22,8 @@ from typing import Any
 from platformdirs import user_data_path
 
 from tokalign.errors import BundleError, MissingAssetError, UsageError
-from tokalign.names.hub import missing_from_drafter
+from tokalign.names.hub import missing_from_drafter, weights_files
+from tokalign.names.memory import is_cut_short
 from tokalign.storage import TABLES, FileState, as_path, file_state, listed, parse_json, shipped
 from tokalign.tables.bundle import read_header
 from tokalign.tables.header import Header
@@ -154,7 +155,7 @@ def drafters_in(folder: Path) -> Iterator[Path]:
     return filter(Path.is_dir, listed(folder, "drafter", "*.drafter", "*/drafter", "*/*.drafter"))
 
 
-DRAFTER_PATTERNS = ("*drafter/*.json", "*drafter/*.safetensors")
+DRAFTER_PATTERNS = ("*drafter/*.json", "*drafter/*.safetensors", "*drafter/*.md")
 """The files of drafters in a repository."""
 
 _PULLED = "pulled"
@@ -206,7 +207,13 @@ def read_drafter_json(folder: Path) -> dict[str, Any]:
 
 
 def drafter_weights(folder: Path) -> list[Path]:
-    """The weights files of a drafter in any format. Raises: BundleError if some are not there."""
+    """The weights files of a drafter in any format, without what an older version has left. Raises:
+    BundleError if some are not there, or are cut short."""
     if missing := missing_from_drafter(folder):
         raise BundleError(f"{folder} lacks {', '.join(missing)}; fetch a version that has them")
-    return listed(folder, "*.safetensors", "mtp/*.safetensors")
+    own = weights_files(folder)
+    found = listed(folder, "*.safetensors", "mtp/*.safetensors")
+    files = [path for path in found if path.name in own or not path.name.startswith("model")]
+    if cut := next(filter(is_cut_short, files), None):
+        raise BundleError(f"{cut} is cut short; fetch it again")
+    return files

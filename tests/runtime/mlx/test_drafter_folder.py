@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from shutil import copy
 from typing import Any
 
 import mlx.core as mx
@@ -51,6 +52,17 @@ def test_what_was_written_is_read(target: LanguageModel[Any], tmp_path: Path) ->
     assert weights_of(found) == weights_of(made(target))
     saved(tmp_path, target, seed=2)
     assert weights_of(named_drafter(tmp_path, target)) == weights_of(made(target, 2))
+
+
+def test_weights_that_an_older_version_has_left_are_not_read(
+    target: LanguageModel[Any], tmp_path: Path
+) -> None:
+    folder, part = saved(tmp_path / "new", target), "model-00001-of-00001.safetensors"
+    (folder / "model.safetensors").rename(folder / part)
+    index = {"weight_map": {name: part for name, _ in weights_of(made(target))}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    copy(saved(tmp_path / "old", target, seed=2) / "model.safetensors", folder)
+    assert weights_of(named_drafter(folder, target)) == weights_of(made(target))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
