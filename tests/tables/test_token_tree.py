@@ -156,8 +156,11 @@ def test_the_most_probable_part_is_that_of_brute_force(
     assert max(part.depths, default=0) <= depth
 
 
-@given(trees(), st.integers(0, 9))
-def test_below_a_size_no_path_has_a_larger_id(tree: TokenTree, size: int) -> None:
-    part = tree.below(size)
-    kept = [i for i in range(len(tree)) if max(text_to(tree, i)) < size]
+@given(trees(), st.integers(0, 9), st.frozensets(st.integers(0, 9)))
+def test_below_a_size_no_path_has_a_larger_id_or_goes_on_after_an_end(
+    tree: TokenTree, size: int, ends: frozenset[int]
+) -> None:
+    part = tree.below(size, ends)
+    paths = [text_to(tree, i) for i in range(len(tree))]
+    kept = [i for i, p in enumerate(paths) if max(p) < size and ends.isdisjoint(p[:-1])]
     assert [text_to(part, i) for i in range(len(part))] == [text_to(tree, i) for i in kept]

@@ -77,11 +77,11 @@ class Limits:
         return max(0, most)
 
     def fitting(self, proposal: Proposal) -> Proposal:
-        """The same without ids that the target lacks. Tokenizers, tables and draft models may know
-        more ids than the target has rows."""
+        """The same without ids that the target lacks, as tokenizers, tables and draft models may
+        know more, and without what follows a stop id, after which nothing is emitted."""
         if self.target is None:
             return proposal
-        tree = proposal.tree.below(self.target.vocabulary_size)
+        tree = proposal.tree.below(self.target.vocabulary_size, self.stop_ids)
         return proposal if tree is proposal.tree else replace(proposal, tree=tree)
 
     def cut(self, ids: tuple[TargetId, ...]) -> tuple[tuple[TargetId, ...], FinishReason | None]:

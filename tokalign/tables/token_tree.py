@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Generic, Self
 
@@ -61,13 +61,14 @@ class TokenTree(Generic[Id]):
             self.ids[:count], self.parents[:count], self.sources[:count], self.probabilities[:count]
         )
 
-    def below(self, size: int) -> Self:
-        """The part without ids from `size` on and without what follows those."""
-        if not self.ids or max(self.ids) < size:
+    def below(self, size: int, ends: Set[Id] = frozenset()) -> Self:
+        """The part without ids from `size` on, and without what follows those or one of `ends`."""
+        if not self.ids or (max(self.ids) < size and ends.isdisjoint(self.ids)):
             return self
         kept: list[int] = []
         for index, (token, parent) in enumerate(zip(self.ids, self.parents, strict=True)):
-            if token < size and (parent < 0 or parent in kept):
+            goes_on = parent < 0 or (parent in kept and self.ids[parent] not in ends)
+            if token < size and goes_on:
                 kept.append(index)
         return self.select(kept)
 

@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mlx_lm.sample_utils import make_sampler
 from numpy.testing import assert_allclose
-from random_models import VOCABULARY, WildDrafter, generate
+from random_models import VOCABULARY, WildDrafter, generate, random_model, rounds_of
 
 from tokalign.runtime.drafting import NoDrafter
 from tokalign.runtime.loop import Decoding, Limits, TargetVerifier
 from tokalign.runtime.mlx.noise import TARGET, gumbel
 from tokalign.runtime.mlx.sampling import Sampling, logprobs_of
-from tokalign.runtime.mlx.session import PassRows, top_k
+from tokalign.runtime.mlx.session import PassRows, TargetModelSession, top_k
 from tokalign.runtime.rounds import Context
 from tokalign.tokenizer.vocabulary import TargetId
 
@@ -118,6 +118,26 @@ def test_processors_are_told_the_histories_of_plain_decoding(temperature: float)
         histories.clear()
         assert generate(WildDrafter(plain, seed=seed), sampling) == plain
         assert histories[: len(expected)] == expected
+
+
+def test_processors_are_told_of_no_id_after_a_stop_id() -> None:
+    """mlx-lm, which runs ahead, tells them of the stop id itself."""
+    plain, histories = generate(NoDrafter(), Sampling()), list[list[int]]()
+
+    def record(ids: mx.array, logits: mx.array) -> mx.array:
+        histories.append(ids.tolist())
+        return logits
+
+    end = next(place for place in range(5, 40) if plain[place] not in plain[:place])
+    ends = frozenset({TargetId(plain[end])})
+    allowed = [[5, 17, 3, *plain[:count]] for count in range(end + 2)]
+    for seed in range(8):
+        histories.clear()
+        session: TargetModelSession = TargetModelSession(random_model())
+        limits = Limits(max_tokens=40, stop_ids=ends, target=session)
+        drafter, sampling = WildDrafter(plain, seed=seed), Sampling(processors=(record,))
+        assert rounds_of(drafter, session, sampling, limits=limits)[0] == plain[: end + 1]
+        assert histories == allowed[: len(histories)]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
