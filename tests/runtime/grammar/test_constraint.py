@@ -123,11 +123,12 @@ def test_a_state_allows_what_a_fresh_matcher_does(
 def test_no_text_lets_the_constraint_go(tokenizer: Tokenizer[Any], stops: frozenset[Any]) -> None:
     """Where the matcher fails, an error is raised, in plain decoding, in trees and in batches."""
     wide = [{"properties": {f"p{m}{n}": {} for n in range(900)}} for m in range(2)]
-    grammar = Grammar.json_schema({"type": "object", "anyOf": wide})
+    parts = {"n": {"type": "integer"}, "x": {"type": "object", "anyOf": wide}}
+    grammar = Grammar.json_schema({"type": "object", "properties": parts, "required": [*parts]})
     constraint, ids = constrain(grammar, tokenizer, PROMPT, stops), list(PROMPT)
 
     def follow() -> None:
-        for token in tokenizer.encoder.encode(b'{"p110": 7'):
+        for token in tokenizer.encoder.encode(b'{"n": 12345, "x": {"p110": 7'):
             assert constraint.masks(ids, EMPTY_TREE, 4000) is not None
             ids.append(token)
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
+from itertools import product
 from typing import Any
 
 import mlx.core as mx
@@ -28,6 +29,7 @@ from tokalign.runtime.remembered import OutputStore
 from tokalign.runtime.request import Request
 from tokalign.tables.token_tree import TokenTree
 from tokalign.tokenizer.foreign import any_ids
+from tokalign.tokenizer.tokenizer import Tokenizer
 
 SCHEMA = {
     "type": "object",
@@ -252,6 +254,22 @@ def test_what_cannot_be_followed_is_refused(demo_pair: Pair) -> None:
         constrain(Grammar.json_object(), target.tokenizer, [1], frozenset())
     with pytest.raises(IncompatibleError, match="ids only"):
         constrain(Grammar.json_object(), any_ids(100), [1], target.stop_ids)
+
+
+ENDLESS = {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}
+
+
+@pytest.mark.parametrize("opening", ["", "<|im_start|>assistant\n<think>"])
+def test_a_schema_that_requires_itself_is_refused_before_the_output_begins(
+    bielik: Tokenizer[Any], llama: Tokenizer[Any], opening: str
+) -> None:
+    """llguidance takes it, and fails at the first id after a dummy prefix or a thought."""
+    for tokenizer, grammar in product(
+        (bielik, llama), (Grammar.json_schema(ENDLESS), Grammar.text('root ::= "a" root'))
+    ):
+        prompt, stops = tokenizer.encode(opening, specials=True), tokenizer.vocabulary.roles.eos
+        with pytest.raises(UsageError, match="no finite text"):
+            constrain(grammar, tokenizer, prompt, stops)
 
 
 def test_a_grammar_at_which_llguidance_panics_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

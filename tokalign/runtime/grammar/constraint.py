@@ -232,13 +232,28 @@ def constrain(
         before.append(end)
         grammar = grammar.after(r"/\n{0,2}/")
     fresh = _matcher_after(before, grammar, tokenizer, engine_of(tokenizer, stop_ids, size))
+    walk = _Walk(fresh, stop_ids)
     try:
-        _ = _Matching(_Walk(fresh, stop_ids)).allowed
+        _ = _Matching(walk).allowed
+        _require_beginning(walk, tokenizer.vocabulary.id_of.get(b" " if end is None else b"\n"))
     except GrammarError as error:
         raise UsageError(
             "the grammar is too complex, or no finite text matches it; simplify it"
         ) from error
     return Constraint(fresh, stop_ids, len(prompt), end)
+
+
+def _require_beginning(walk: _Walk, lead: TargetId | None) -> None:
+    """Raises: GrammarError where the first ids that are forced fail, as those of a text without an
+    end do. lead: what may come before: the dummy prefix, or the line ends after a thought."""
+    path: _Path = ()
+    for _ in range(4):
+        if (matcher := walk.at(path)) is None:
+            raise GrammarError
+        token = next(iter(cast("list[TargetId]", matcher.compute_ff_tokens())), lead)
+        if token is None or not matcher.validate_tokens([token]):
+            return
+        path = (*path, token)
 
 
 def _matcher_after(
