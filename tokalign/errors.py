@@ -61,12 +61,13 @@ class ContextLengthError(UsageError):
 
 
 class GrammarError(UsageError):
-    """A grammar that became too complex while an output followed it. The output ends there."""
+    """A grammar that an output cannot follow any further. The output ends there."""
 
     def __init__(self) -> None:
         super().__init__(
-            "the grammar became too complex to follow, so the output ends here; simplify it: fewer "
-            "optional parts and alternatives, shorter repetitions, less nesting"
+            "the grammar became too complex to follow, or no text goes on from here, so the output "
+            "ends; simplify it: fewer optional parts and alternatives, shorter repetitions, less "
+            "nesting"
         )
 
 

@@ -140,6 +140,19 @@ def test_no_text_lets_the_constraint_go(tokenizer: Tokenizer[Any], stops: frozen
     assert isinstance(failed.value, UsageError)
 
 
+def test_a_text_that_nothing_may_follow_is_told_as_one(
+    tokenizer: Tokenizer[Any], stops: frozenset[Any]
+) -> None:
+    """llguidance takes a comma after the last name that there may be, however simple the schema."""
+    names = {"a": {"const": 1}, "b": {"const": 2}}
+    schema = {"type": "object", "properties": names, "additionalProperties": False}
+    grammar = Grammar.json_schema({**schema, "patternProperties": {"^[ab]$": {}}})
+    constraint = constrain(grammar, tokenizer, PROMPT, stops)
+    state = constraint.after([*PROMPT, *tokenizer.encoder.encode(b'{"a": 1, "b": 2, ')])
+    with pytest.raises(GrammarError, match="or no text goes on from here"):
+        _ = state.allowed if state else None
+
+
 def test_a_guess_may_fail_without_the_request(
     tokenizer: Tokenizer[Any], stops: frozenset[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
