@@ -51,7 +51,9 @@ def test_three_sets_are_measured_shown_and_reported(tmp_path: Path) -> None:
     assert [key for key in found["overall"][2] if f"`{key}`" not in documented] == []
 
 
-def test_ctrl_c_keeps_the_prompts_that_were_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_keeps_the_prompts_that_were_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Those under all conditions: here three, and then one of the second prompt."""
     measured, calls = Bench.measured, iter(range(99))
 
@@ -62,9 +64,14 @@ def test_ctrl_c_keeps_the_prompts_that_were_measured(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(Bench, "measured", interrupted)
     short = ["--method", "copy", "-k", "2", "-m", "2", "--limit", "1", "--json"]
-    ended = bench(*PAIR, *short)
+    page, report = tmp_path / "page.html", tmp_path / "report.json"
+    ended = bench(*PAIR, *short, "--html", page, "--publish", report)
     assert (ended.code, ended.err.splitlines()[-1]) == (130, "tokalign: interrupted")
     assert [row["prompts"] for row in json.loads(ended.out)["overall"]] == [1, 1, 1]
+    assert json.loads(ended.out)["about"]["cut_short"]
+    assert "cut_short True" in page.read_text("utf-8")
+    assert not report.exists()
+    assert f"{report} is not written" in ended.err
 
 
 def test_prompts_are_in_a_language_that_there_are_some_of(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,6 +114,7 @@ def test_what_is_measured_is_how_other_commands_draft() -> None:
         ("--target bielik --language crh", 2, "no prompts in language crh"),
         ("--target bielik --text", 2, "FILEs"),
         ("--target bielik --text --method drafter", 2, "leave out --text"),
+        ("--target bielik --text --method plain", 2, "drafts nothing"),
         (f"--target bielik --text {sample_text(POLISH)} -k auto", 2, "depends on costs"),
         ("--target TARGET --draft DRAFT --limit 1 --method none", 3, "tokenizer"),
     ],

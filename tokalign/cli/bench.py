@@ -147,8 +147,10 @@ def read_options(values: dict[str, Any]) -> Options:
             ) from error
         if options.draft is None and (name == "draft" or name not in METHODS):
             raise UsageError(f"--method {name} needs a draft model; give --draft NAME")
-        if options.text and name == "drafter":
-            raise UsageError("--method drafter needs a target that runs; leave out --text")
+    if options.text and "drafter" in options.methods:
+        raise UsageError("--method drafter needs a target that runs; leave out --text")
+    if options.text and {*options.methods} == {"plain"}:
+        raise UsageError("--method plain drafts nothing that a text could judge; leave out --text")
     return options
 
 
@@ -160,7 +162,7 @@ def command(**values: Any) -> None:
     that of plain decoding, id by id (equal in float32, but for near ties). Plain decoding is
     measured twice: a condition is called faster only where it clears the second one, the control.
     With --text nothing but a draft model is run. A table goes to stdout, in Markdown; after Ctrl-C
-    it is about the prompts before.
+    it is about the prompts before, which are not published.
     """
     html = values.pop("html")
     options = read_options(values)
@@ -171,12 +173,14 @@ def command(**values: Any) -> None:
         return
     from tokalign.evaluate.comparison import compare
 
-    about, decoder, measurements, is_cut = _measured(options)
+    about, decoder, measurements = _measured(options)
     comparison = compare(measurements)
     result = as_object(comparison, about)
     if html is not None:
         write_page(html, comparison, result)
-    if options.publish is not None:  # first, as stdout may be closed by now
+    if options.publish is not None and about["cut_short"]:
+        note(f"{options.publish} is not written, as Ctrl-C left prompts out")
+    elif options.publish is not None:  # first, as stdout may be closed by now
         publish(options.publish, about, decoder, comparison, measurements)
     verdict = paragraph(verdict_of(comparison))
     show(result, lambda: f"{verdict}\n\n{figures_table(_DECISIVE, result['overall'])}")
@@ -186,14 +190,12 @@ def command(**values: Any) -> None:
             f"{comparison.ids_that_differ} ids differ from plain decoding: the last bit of a pass, "
             f"which may depend on its rows, decides where two ids are nearly equal{rarer}"
         )
-    if is_cut:
+    if about["cut_short"]:
         raise KeyboardInterrupt
 
 
-def _measured(
-    options: Options,
-) -> tuple[Mapping[str, Any], Decoder, Sequence[Measurement], bool]:
-    """Settings, models and what was measured; also whether Ctrl-C left prompts out."""
+def _measured(options: Options) -> tuple[Mapping[str, Any], Decoder, Sequence[Measurement]]:
+    """Settings, models and what was measured."""
     from tokalign.api.assemble import choose_dtype, keep_loaded, load_decoder
 
     read = partial(read_prompts, options.files, field=options.field, limit=options.limit)
@@ -242,18 +244,18 @@ def _measured(
         raise KeyboardInterrupt
     measurements = measurements[: whole * each]  # prompts under all conditions
     measurements.sort(key=lambda one: bench.conditions.index(one.condition))
-    return about, decoder, measurements, whole < count
+    about["cut_short"] = whole < count
+    return about, decoder, measurements
 
 
 def _bench(options: Options, decoder: Decoder, texts: Sequence[PromptText]) -> Bench:
     from tokalign.evaluate.bench import Bench
-    from tokalign.evaluate.comparison import PLAIN, conditions_of
+    from tokalign.evaluate.comparison import conditions_of
     from tokalign.runtime.draft.opening_knowledge import opening_knowledge
     from tokalign.runtime.mlx.sampling import Sampling
 
     draft, dictionary = decoder.draft, decoder.drafting.dictionary
-    names = [name for name in options.methods if name != PLAIN]
-    for name in names:
+    for name in options.methods:
         choose_method(
             name if name in METHODS else "draft",
             draft=draft is not None,
@@ -266,7 +268,7 @@ def _bench(options: Options, decoder: Decoder, texts: Sequence[PromptText]) -> B
         prompts={prompt.block: partial(_prompt, prompt) for prompt in texts},
         conditions=conditions_of(
             decoder.drafting,
-            names if options.methods else None,
+            options.methods or None,
             lengths=options.lengths,
             pair=None if draft is None else (decoder.target.tokenizer, draft.tokenizer),
             with_drafter=decoder.drafter is not None,

@@ -105,7 +105,8 @@ def conditions_of(
     pair: tuple[Tokenizer[Any], Tokenizer[Any]] | None,
     with_drafter: bool = False,
 ) -> list[Condition]:
-    """The baselines, and the methods and translations of these names (all by default)."""
+    """The baselines, which a name may repeat, and the methods and translations of these names (all
+    by default)."""
     if names is None:
         translations: Sequence[str] = ()
         if pair is not None:
@@ -114,7 +115,8 @@ def conditions_of(
         dictionary = () if drafting.dictionary is None else ("dictionary",)
         drafter = ("drafter",) if with_drafter else ()
         names = (*translations, *drafter, *dictionary, "copy", "hybrid")
-    return [*BASELINES, *(Condition(name, k) for name in names for k in lengths)]
+    drafting_names = [name for name in names if name != PLAIN]
+    return [*BASELINES, *(Condition(name, k) for name in drafting_names for k in lengths)]
 
 
 ENOUGH_PROMPTS = 8
