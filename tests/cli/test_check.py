@@ -18,6 +18,7 @@ from tokalign.names.registry import resolve_tokenizer
 from tokalign.runtime.cost import CostCurve, Machine, Timing, store_curve
 from tokalign.runtime.mlx.machine import machine_of
 from tokalign.runtime.mlx.weights import default_dtype, load_weights
+from tokalign.storage import sample_text
 from tokalign.tables.header import Header
 
 KEYS = (
@@ -52,6 +53,7 @@ def test_a_sample_text_is_in_the_language_that_is_asked_for() -> None:
     assert ukrainian["target_fertility"] > 2 * slovak["target_fertility"]
     told = run("check", *pair).err
     assert "the pack of en is left out until it is compiled for this tokenizer: tok" in told
+    assert "the pack of en is left out" in run("check", *pair, sample_text("pl")).err
     assert "the pack" not in run("check", "--target", "bielik", "--language", "pl").err
     assert "text -> the sample in en; --language or a FILE chooses another one" in told
     refused = run("check", *pair, "--language", "crh")

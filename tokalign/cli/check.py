@@ -98,7 +98,7 @@ def command(
     own: dict[str, Any] = {"model_folder": decoding.folder}
     tables = open_dictionary(theirs, **own, note=note)
     packs = packs_to_compile(theirs.fingerprint, find_packs(**own), **own)
-    if file is None and (pack := packs.get(chosen)):
+    if pack := packs.get(chosen):
         note(
             f"the pack of {chosen} is left out until it is compiled for this tokenizer: "
             f"tokalign build --from-pack {quote(str(pack))} --target {quote(target)}"
