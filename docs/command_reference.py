@@ -37,7 +37,8 @@ incompatible pair or table, 4 missing asset or offline, 129 SIGHUP, 130 Ctrl-C, 
 
 **Defaults of your own** are in `~/.config/tokalign.toml`, or in the file that `TOKALIGN_CONFIG`
 names: `target = "bielik"` holds for every command, `max-tokens = 512` under `[decode]` for it. What
-is typed goes before it. A `draft` that `train` is to teach stands under `[train]`.
+is typed goes before it. A `draft` that `train` is to teach stands under `[train]`,
+the `language` of a text under `[build]` or `[check]`.
 
 **Completion**: `eval "$(_TOKALIGN_COMPLETE=zsh_source tokalign)"`, or `bash_source`, `fish_source`.
 

@@ -210,8 +210,9 @@ def test_a_user_without_a_home_is_told_in_one_line(monkeypatch: pytest.MonkeyPat
     [
         ("[decode]\nmax-token = 3", "no option --max-token"),
         ("x =", "cannot be"),
-        ("max-token = 3", "no command has max-token"),
-        ("[decoding]\nmax-tokens = 3", "no command has decoding"),
+        ("max-token = 3", "no command takes max-token"),
+        ("[decoding]\nmax-tokens = 3", "no command takes decoding"),
+        ('folder = "a"', "no command takes folder"),
         ("decode = 3", "write [decode]"),
         ("seed = 1979-05-27", "not a date"),
         ("max-tokens = [3]", "not a list"),
@@ -282,6 +283,22 @@ def test_a_draft_for_all_commands_is_not_taught(home: Path) -> None:
     assert run(*train).json["kind"] == "redrafter"
     (home / "tokalign.toml").write_text(f'[train]\ndraft = "{DEMO / "draft"}"\n')
     assert run(*train, "--from-model", "99").json["kind"] == "model"
+
+
+def test_a_language_for_decoding_does_not_name_a_table_or_a_text(home: Path) -> None:
+    (home / "tokalign.toml").write_text('language = "cs,en"\n')
+    (home / "a.txt").write_text("Ala ma kota, a kot ma Alę.\n" * 9)
+    given = ("build", "--dictionary-only", "--target", DEMO / "target", home / "a.txt")
+    run(*given).is_refused(2, "none was given; say which it is with --language")
+    assert "the sample in" in run("check", "--target", DEMO / "target").err
+    (home / "tokalign.toml").write_text('[check]\nlanguage = "cs,en"\n')
+    run("check", "--target", DEMO / "target").is_refused(2, "cs,en")
+
+
+def test_a_table_of_a_group_is_refused_with_a_page_that_it_has(home: Path) -> None:
+    (home / "tokalign.toml").write_text('[tables]\nfolder = "a"\n')
+    run("tables", "list").is_refused(2, "tables has no option --folder", "tokalign tables --help")
+    assert "push" in run("tables", "--help").out
 
 
 def test_words_that_are_typed_replace_the_target_in_the_config_file(home: Path) -> None:

@@ -52,28 +52,34 @@ def read_config() -> dict[str, Any]:
         raise UsageError(f"{path} cannot be read ({error}); correct it or remove it") from error
 
 
+_OF_ITS_OWN = {"train": ("draft", "draft-model"), "build": ("language",), "check": ("language",)}
+"""Options that mean another thing than the same ones of commands that decode: the draft that
+`train` teaches, and the language of a text."""
+
+
 def defaults(
     config: dict[str, Any], command: click.Command, others: Callable[[], Iterable[click.Command]]
 ) -> dict[str, Any]:
     """The defaults of a command, by the names of click. others: all commands. Raises: UsageError
-    for an option in the command's own table that it does not have, for a name that no command has,
-    and for a value that no option takes."""
+    for an option in the command's own table that it does not have, for a name that no command has
+    outside of a table, and for a value that no option takes."""
     options, path = _options(command), config_path()
     own = config.get(command.name or "", {})
     if not isinstance(own, dict):
         raise UsageError(f"{path}: {command.name} is a command; write [{command.name}] for a table")
     if unknown := next((name for name in own if name not in options), None):
+        page = "--help" if isinstance(command, click.Group) else "--help-all"
         raise UsageError(
             f"{path}: {command.name} has no option --{unknown}; "
-            f"tokalign {command.name} --help-all lists them"
+            f"tokalign {command.name} {page} lists what it takes"
         )
     if other_names := config.keys() - options:
         known = {name for one in others() for name in (str(one.name), *_options(one))}
         if unknown := min(other_names - known, default=None):
-            raise UsageError(f"{path}: no command has {unknown}; correct the name or remove it")
-    # A draft for all commands is one that drafts; `train` would teach it.
-    other = ("draft", "draft-model") if command.name == "train" else ()
-    names = options.keys() - other
+            raise UsageError(
+                f"{path}: no command takes {unknown} from it; correct the name or remove it"
+            )
+    names = options.keys() - _OF_ITS_OWN.get(command.name or "", ())
     stated = {name: value for name, value in config.items() if name in names} | own
     return {
         str(options[name].name): _as_typed(name, value, options[name])
