@@ -20,7 +20,7 @@ from tokalign.build.counting.ngram_tree import (
 from tokalign.build.counting.windows import TokenNgrams
 from tokalign.build.dictionary.backoff import entries_within, make_table
 from tokalign.build.dictionary.pruning import (
-    find_candidates,
+    ContextCandidates,
     keep_above,
     occurrences,
     ranked_predictions,
@@ -148,7 +148,7 @@ def test_no_closed_set_is_worth_more_than_the_one_kept(
 @given(lines, st.integers(0, 30))
 def test_the_choice_keeps_to_its_number_and_is_closed(text: list[list[int]], room: int) -> None:
     levels = grow_tree(as_orders(counted(text * 3)))
-    entries = find_candidates(levels, 0.1).best(room)
+    entries = ContextCandidates(levels, 0.1).best(room)
     assert sum(len(some.nodes) for some in entries) <= room
     kept = {some.length: some.nodes for some in entries if some.rank == 0}
     for length in range(2, len(kept) + 1):
@@ -165,7 +165,7 @@ def test_alternatives_are_the_next_ids_by_rank_of_contexts_that_are_kept(
         return
     smoothed, _ = smooth(levels)
     likely = [in_other_text(values) for values in smoothed]
-    entries = find_candidates(levels, 0.05).best(room)
+    entries = ContextCandidates(levels, 0.05).best(room)
     assert sum(len(some.nodes) for some in entries) <= room
     first = {some.length: set(some.nodes.tolist()) for some in entries if some.rank == 0}
     above: dict[tuple[int, int], float] = {}
@@ -209,7 +209,7 @@ def test_a_context_that_predicts_what_its_suffix_predicts_is_not_stored() -> Non
     """2 comes after "3 1", as after "1"; 5 comes after "4 1"."""
     text = [[3, 1, 2]] * 500 + [[0, 1, 2]] * 500 + [[4, 1, 5]] * 200
     levels = grow_tree(as_orders(counted(text)))
-    pairs = {rows_of(levels, 2)[node] for node in find_candidates(levels, 0.1).best(4)[1].nodes}
+    pairs = {rows_of(levels, 2)[node] for node in ContextCandidates(levels, 0.1).best(4)[1].nodes}
     assert (4, 1) in pairs
     assert (3, 1) not in pairs
 
@@ -265,7 +265,7 @@ def test_ties_go_to_the_lowest_id() -> None:
 def test_only_what_follows_a_context_is_thought_too_sure() -> None:
     levels = grow_tree(as_orders(counted([[0, 1, 2, 3]] * 3 + [[0, 1, 2, 1], [0, 1, 3, 3]])))
     likely, _ = smooth(levels)
-    for length, own in enumerate(find_candidates(levels, 0.01).predictions[0], start=1):
+    for length, own in enumerate(ContextCandidates(levels, 0.01).predictions[0], start=1):
         best = np.zeros(len(levels[length - 1]), dtype=np.float32)
         np.maximum.at(best, levels[length].prefix, in_other_text(likely[length]))
         assert np.allclose(own.probabilities, best)

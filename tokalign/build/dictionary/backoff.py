@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tokalign.build.counting.ngram_tree import Floats, NgramLevel, walk_back
 from tokalign.build.counting.windows import IdArray
-from tokalign.build.dictionary.pruning import ROW_COST, Entries, find_candidates
+from tokalign.build.dictionary.pruning import ROW_COST, ContextCandidates, Entries
 from tokalign.tables.backoff import ALTERNATIVE, BackoffParameters, BackoffTable
 from tokalign.tables.binary_fuse import FuseShape, Hashes, assign, find_shape, fingerprints, mix
 
@@ -32,7 +32,7 @@ def make_table(
     """The table that saves the most passes, among those whose sections take at most `max_bytes`.
     Cost: about 5 µs and 80 bytes per n-gram, and 4 µs per entry."""
     width = _width(vocabulary_size)
-    candidates = find_candidates(levels, p_min)
+    candidates = ContextCandidates(levels, p_min)
     entries = candidates.best(entries_within(max_bytes, id_width=width))
     # There are far fewer different predictions than there may be: room for more entries.
     used = len(number_predictions(*_answers(entries)).ids)

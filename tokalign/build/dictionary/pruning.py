@@ -73,21 +73,19 @@ class Entries:
     probabilities: Floats
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ContextCandidates:
-    """Contexts that may be stored, by length from 1 on, and what they are worth.
+    """What could be stored after each context of these n-grams, and what it is worth."""
 
-    predictions: by rank and length. suffixes: of each context, its index among those one id
-    shorter.
-    counts: how often each occurs. gained: over its suffix. worth: what alternatives of each rank
-    save at an occurrence.
-    """
-
-    predictions: Sequence[Sequence[Predictions]]
-    suffixes: Sequence[NDArray[np.integer]]
-    counts: Sequence[Floats]
-    gained: Sequence[Floats]
-    worth: Sequence[Sequence[Floats]]
+    def __init__(self, levels: Sequence[NgramLevel], p_min: float) -> None:
+        smoothed, weights = smooth(levels)
+        likely = [smoothed[0], *map(in_other_text, smoothed[1:])] if smoothed else []
+        self.predictions = ranked_predictions(levels, likely)  # by rank and length
+        best, *others = self.predictions
+        self._suffixes = [level.suffix for level in levels[:-1]]
+        self._counts = [level.counts for level in levels[:-1]]
+        self._gained = gains(levels, likely, weights, best, p_min=p_min)
+        # What alternatives of each rank save at an occurrence.
+        self._worth = [[_alternative_worth(own, p_min) for own in ranked] for ranked in others]
 
     def best(self, entries: int) -> list[Entries]:
         """The best `entries` predictions at most, by rank and length, with their suffixes."""
@@ -100,11 +98,11 @@ class ContextCandidates:
 
     def _worth_more_than(self, price: float) -> list[list[Mask]]:
         """For each rank masks by length. Alternatives are kept only with the best id."""
-        kept = keep_above(self.suffixes, self.gained, price)
-        alone = occurrences(self.suffixes, self.counts, kept)
+        kept = keep_above(self._suffixes, self._gained, price)
+        alone = occurrences(self._suffixes, self._counts, kept)
         alternatives = [
             [times * value > price for times, value in zip(alone, values, strict=True)]
-            for values in self.worth
+            for values in self._worth
         ]
         return [kept, *alternatives]
 
@@ -128,20 +126,6 @@ def fill(choose: Callable[[float], Choice], size: Callable[[Choice], float], roo
         else:
             low = price
     return best
-
-
-def find_candidates(levels: Sequence[NgramLevel], p_min: float) -> ContextCandidates:
-    """What could be stored after each context of these n-grams."""
-    smoothed, weights = smooth(levels)
-    probabilities = [smoothed[0], *map(in_other_text, smoothed[1:])] if smoothed else []
-    predictions = ranked_predictions(levels, probabilities)
-    return ContextCandidates(
-        predictions=predictions,
-        suffixes=[level.suffix for level in levels[:-1]],
-        counts=[level.counts for level in levels[:-1]],
-        gained=gains(levels, probabilities, weights, predictions[0], p_min=p_min),
-        worth=[[_alternative_worth(own, p_min) for own in others] for others in predictions[1:]],
-    )
 
 
 def _entries(length: int, rank: int, mask: Mask, predictions: Predictions) -> Entries:
