@@ -43,6 +43,7 @@ REMEDY = (
     "is finished"
 )
 _SEED = crc32(b"tokalign")  # so that a file of zeros is not taken for whole
+_WHOLE = 0x2144DF1C  # the CRC-32 of any bytes that their CRC-32 follows
 _CHECKSUM_BYTES = 4
 _STEP = 1 << 20
 
@@ -60,16 +61,14 @@ def write_run(path: Path, parts: Iterable[NDArray[Any]]) -> None:
 
 def is_whole(path: Path) -> bool:
     """Whether a run is there, with the checksum that it was written with."""
-    checksum, ending = _SEED, b""
+    checksum = _SEED
     try:
         with path.open("rb") as file:
             while data := file.read(_STEP):
-                data = ending + data
-                ending = data[-_CHECKSUM_BYTES:]
-                checksum = crc32(memoryview(data)[:-_CHECKSUM_BYTES], checksum)
+                checksum = crc32(data, checksum)
     except OSError:
         return False
-    return ending == checksum.to_bytes(_CHECKSUM_BYTES, "little")
+    return checksum == _WHOLE
 
 
 def read_run(path: Path) -> bytes:
