@@ -162,7 +162,7 @@ def test_stretches_of_runs_count_what_the_whole_has(
         found: list[TokenNgrams] = []
         held = TokenNgrams(np.zeros((0, n), dtype=space.dtype), np.zeros(0, dtype=np.int64))
         for part in parts:
-            whole, held = join(held, count_ngrams(part, space, least=[least] * max_order)[n - 1])
+            whole, held = join(held, count_ngrams(None, part, space, [least] * max_order)[n - 1])
             found.append(whole)
         kept = [as_dict(some[some.counts >= least]) for some in (*found, held)]
         counted = {gram: count for some in kept for gram, count in some.items()}

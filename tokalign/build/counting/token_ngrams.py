@@ -36,7 +36,6 @@ from tokalign.build.counting.windows import (
     WEIGHT_UNIT,
     IdSpace,
     TokenNgrams,
-    Windows,
     count_ngrams,
     sort_windows,
 )
@@ -198,11 +197,10 @@ def _merge(
 ) -> list[Path]:
     """Merge runs until there are at most `most`; those that are whole are not made again."""
     while len(runs) > most:
-        starts = range(0, len(runs), _MOST_RUNS)
-        groups = {start: runs[start : start + _MOST_RUNS] for start in starts}
-        names = [digest(_FORMAT, [run.name for run in group]) for group in groups.values()]
+        groups = [runs[start : start + _MOST_RUNS] for start in range(0, len(runs), _MOST_RUNS)]
+        names = [digest(_FORMAT, [run.name for run in group]) for group in groups]
         merged = [folder / f"{name}.merged" for name in names]
-        tasks = zip(merged, groups.values(), strict=True)
+        tasks = zip(merged, groups, strict=True)
         missing = [(*task, dtype, _AT_ONCE) for task in tasks if not is_whole(task[0])]
         for _ in apply(merge_runs, missing):
             pass
@@ -241,7 +239,7 @@ def count(
     orders = [
         NgramFile(folder / f"{n}.counted", space, n, rare) for n, rare in enumerate(least, start=1)
     ]
-    for stretch in apply(_count_stretch, tasks()):
+    for stretch in apply(count_ngrams, tasks()):
         for order, ngrams in zip(orders, stretch, strict=True):
             order.add(ngrams)
     raised = np.sum([order.finish() for order in orders], axis=0)
@@ -249,9 +247,3 @@ def count(
     more = int(np.argmax(kept <= counting.max_ngrams)) * WEIGHT_UNIT
     whole = all(weight == int(weight) for weight in counting.corpus.weights.values())
     return (order.kept(more, whole=whole) for order in orders), words
-
-
-def _count_stretch(
-    _: object, windows: Windows, space: IdSpace, least: list[int]
-) -> list[TokenNgrams]:
-    return count_ngrams(windows, space, least=least)

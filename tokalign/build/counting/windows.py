@@ -113,11 +113,14 @@ def merge_windows(windows: Windows) -> Windows:
     return merged
 
 
-def count_ngrams(windows: Windows, space: IdSpace, *, least: Sequence[int]) -> list[TokenNgrams]:
+def count_ngrams(
+    _: object, windows: Windows, space: IdSpace, least: Sequence[int]
+) -> list[TokenNgrams]:
     """Count the n-grams of each order in a stretch of windows, in any order.
 
-    least: the least count of each order, in thousandths, never falling. The first and the last
-    n-gram are kept in any case: the neighbouring stretch may have more.
+    The first argument is the state of the process. least: the least count of each order, in
+    thousandths, never falling. The first and the last n-gram are kept in any case: the neighbouring
+    stretch may have more.
     Cost: 0.2 us and 100 bytes per window.
     """
     ids = np.ascontiguousarray(windows["ids"])
