@@ -19,7 +19,7 @@ from _thread import interrupt_main
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache, partial
-from itertools import islice
+from itertools import groupby, islice
 from math import log
 from pathlib import Path
 from subprocess import PIPE, STDOUT, Popen
@@ -146,13 +146,9 @@ def language_of_prompt(
     target: Tokenizer[TargetId], prompt: Sequence[TargetId], packs: Mapping[str, Path]
 ) -> str | None:
     """The language of the last text between special tokens that has one: a user's message."""
-    specials, texts = target.vocabulary.specials, [list[TargetId]()]
-    for token in prompt[-_MOST_IDS:]:
-        if token in specials:
-            texts.append([])
-        else:
-            texts[-1].append(token)
-    spoken = [text for ids in reversed(texts) if _words(text := target.decode(ids))]
+    parts = groupby(prompt[-_MOST_IDS:], target.vocabulary.specials.__contains__)
+    texts = [target.decode([*ids]) for is_special, ids in parts if not is_special]
+    spoken = [text for text in reversed(texts) if _words(text)]
     fewest = _FEWEST_WORDS if len(spoken) > 1 else 1
     # A name of a role would make a short message English.
     messages = (_words(_ROLE.sub("", text)) for text in spoken)
