@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,7 +49,10 @@ def weights_files(folder: Path) -> list[str]:
     """The weight files that belong into a folder: those of the index, else by the numbers of those
     present. mlx-lm ignores the index, which may be left over from before a conversion."""
     present = sorted(file.name for file in folder.glob("model*.safetensors"))
-    indexed = _indexed_weights(folder / "model.safetensors.index.json")
+    indexed = list[str]()
+    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+        index = parse_json((folder / "model.safetensors.index.json").read_bytes())
+        indexed = sorted({*map(str, index["weight_map"].values())})
     if indexed and (not present or set(present) & set(indexed)):
         return indexed
     parts = [re.fullmatch(r"(model.*)-\d{5}-of-(\d{5})\.safetensors", name) for name in present]
@@ -58,13 +62,6 @@ def weights_files(folder: Path) -> list[str]:
         for number in range(1, int(count) + 1)
     ]
     return numbered or present or ["model.safetensors"]
-
-
-def _indexed_weights(index: Path) -> list[str]:
-    try:
-        return sorted({*map(str, parse_json(index.read_bytes())["weight_map"].values())})
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return []
 
 
 _FILES = ("*.json", "*.model", "*.model.v*", "*.tiktoken", "*.jinja", "*.txt", "*.jsonl", "*.py")
