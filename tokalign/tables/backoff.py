@@ -208,15 +208,13 @@ class BackoffTable:
         known = len(text)
         probabilities: list[float] = []
         together = 1.0
-        while len(probabilities) < limit:
-            predicted = self.predict(text)
-            if predicted is None:
-                break
-            together *= predicted[1]
+        while len(probabilities) < limit and (predicted := self.predict(text)):
+            token, probability = predicted
+            together *= probability
             if together < self.parameters.p_min:
                 break
-            text.append(predicted[0])
-            probabilities.append(predicted[1])
+            text.append(token)
+            probabilities.append(probability)
         return TokenTree.chain(text[known:], SOURCE, probabilities)
 
     def to_sections(self) -> dict[str, bytes]:
