@@ -76,7 +76,7 @@ def language_of_model(target: str, folder: Path | None) -> str:
     several of `LANGUAGES` do not tell. target: fingerprint of the tokenizer."""
     from tokalign.tables.finding import compiled_folder, find_tables
 
-    tables = [*find_tables("dictionary", target=target, model_folder=folder)]
+    tables = find_tables("dictionary", target=target, model_folder=folder)
     compiled = compiled_folder(target).name
     built = {
         header.language

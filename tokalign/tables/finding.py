@@ -48,11 +48,7 @@ def table_folder() -> Path:
 
 def compiled_folder(target: str) -> Path:
     """Where dictionaries that were compiled of packs are. target: fingerprint of the tokenizer."""
-    return table_folder() / _compiled_name(target)
-
-
-def _compiled_name(target: str) -> str:
-    return target[:16]
+    return table_folder() / target[:16]
 
 
 def pulled_folder() -> Path:
@@ -77,7 +73,7 @@ def find_tables(
     draft: str | None = None,
     model_folder: Path | None = None,
     note: Note = no_note,
-) -> Iterator[tuple[Path, Header]]:
+) -> list[tuple[Path, Header]]:
     """The tables of `kind` with exactly these fingerprints, in the order above.
 
     target, draft: None for a kind that has none; a pack has neither. model_folder: the model's own.
@@ -86,7 +82,7 @@ def find_tables(
     """
     roles = {"target": target, "draft": draft}
     wanted = {role: fingerprint for role, fingerprint in roles.items() if fingerprint is not None}
-    compiled = None if target is None else _compiled_name(target)
+    compiled = None if target is None else compiled_folder(target).name
     found = list[tuple[Path, Header]]()
     for path in (path for folder in _folders(model_folder) for path in table_files(folder, kind)):
         try:
@@ -96,7 +92,7 @@ def find_tables(
             continue
         if header.kind == kind and dict(header.fingerprints) == wanted:
             found.append((path, header))
-    yield from sorted(found, key=lambda of: (of[1].is_of_sample, of[0].parent.name == compiled))
+    return sorted(found, key=lambda of: (of[1].is_of_sample, of[0].parent.name == compiled))
 
 
 def packs_to_compile(
@@ -105,7 +101,7 @@ def packs_to_compile(
     """Those of the packs, by language, that are worth compiling for a tokenizer: it has no
     dictionary of the language but a sample's, one that `learn` made and called so, or one that was
     compiled of another pack, as an older tokalign has, before this one was there."""
-    left, compiled, learned = dict(packs), _compiled_name(target), learned_folder()
+    left, compiled, learned = dict(packs), compiled_folder(target).name, learned_folder()
     for path, header in find_tables("dictionary", target=target, model_folder=model_folder):
         pack = left.get(header.language)
         is_known = not header.is_of_sample and learned not in path.parents

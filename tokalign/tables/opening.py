@@ -52,10 +52,9 @@ def open_dictionary(
     named = {os.path.abspath(file): Path(file) for file in files}
     opened = [_Opened(path, read_header(path).language, read(path)) for path in named.values()]
     if languages or not files:
-        fingerprint = target.fingerprint
-        found = [
-            *find_tables("dictionary", target=fingerprint, model_folder=model_folder, note=note)
-        ]
+        found = find_tables(
+            "dictionary", target=target.fingerprint, model_folder=model_folder, note=note
+        )
         known = {table.language for table in opened} | {header.language for _, header in found}
         _require_languages(languages, known)
         others = [table for table in found if os.path.abspath(table[0]) not in named]
@@ -75,7 +74,7 @@ def open_logit_rows(
     nothing is found."""
     make = partial(LogitRows.from_bundle, vocabulary_size=len(target.vocabulary))
     read = _reader(LOGITS, make, target, remedy="tokalign build --from-model")
-    found = [*find_tables(LOGITS, target=target.fingerprint, model_folder=model_folder, note=note)]
+    found = find_tables(LOGITS, target=target.fingerprint, model_folder=model_folder, note=note)
     rows = [opened.table for opened in _usable(LOGITS, found, languages, read, note)]
     return joined(rows) if len(rows) > 1 else rows[0] if rows else None
 
@@ -111,7 +110,7 @@ def open_alignment(
         model_folder=model_folder,
         note=note,
     )
-    for opened in _usable("alignment", [*found], (), read, note):
+    for opened in _usable("alignment", found, (), read, note):
         return opened.table
     note(
         "alignment -> computed now, because no table of this pair was found; "
