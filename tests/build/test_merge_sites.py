@@ -68,9 +68,9 @@ def test_it_is_so_in_large_vocabularies(tokenizer: Tokenizer[Any]) -> None:
 @pytest.mark.parametrize("chunk", [1, 7, 1 << 30])
 def test_chunks_do_not_matter(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
     encodings = [random_merges(Random(seed)).bpe for seed in range(20)]
-    expected = [Followers(bpe).groups() for bpe in encodings]
+    expected = [Followers(bpe).signatures for bpe in encodings]
     monkeypatch.setattr("tokalign.build.merge_sites._CHUNK", chunk)
-    assert [Followers(bpe).groups() for bpe in encodings] == expected
+    assert [Followers(bpe).signatures for bpe in encodings] == expected
 
 
 def compare_followers(tokenizer: Tokenizer[Any], followers: Followers, *, tokens: int) -> None:

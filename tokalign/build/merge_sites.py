@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, cached_property, lru_cache
 from typing import NamedTuple
@@ -102,7 +102,10 @@ def find_merge_sites(
                     number += 1
 
     numbers: dict[tuple[bytes, ...], int] = {(): 0}
-    for signature, tokens in followers.groups().items():
+    groups = defaultdict[Signature, list[TargetId]](list)
+    for token, signature in followers.signatures.items():
+        groups[signature].append(token)
+    for signature, tokens in groups.items():
         rows[tokens] = numbers.setdefault(tuple(sites(signature)), len(numbers))
         progress(len(tokens))
     return MergeSites(rows, list(numbers))
@@ -201,12 +204,6 @@ class Followers:
         for number, end in zip(owner[some].tolist(), ends[some].tolist(), strict=True):
             ends_of[number].append(end)
         return dict(zip(self._tokens, map(tuple, ends_of), strict=True))
-
-    def groups(self) -> dict[Signature, list[TargetId]]:
-        groups: dict[Signature, list[TargetId]] = {}
-        for token, signature in self.signatures.items():
-            groups.setdefault(signature, []).append(token)
-        return groups
 
     def ruled_out(self, signature: Signature) -> NDArray[np.bool_]:
         """Which tokens of the order may not follow within a piece, by their positions there."""
