@@ -23,7 +23,7 @@ from tokalign.cli.models import _places
 from tokalign.errors import MissingAssetError, UsageError
 from tokalign.installation import install_line
 from tokalign.names.aliases import aliases
-from tokalign.names.memory import machine_memory, require_memory, weights_bytes
+from tokalign.names.memory import machine_memory, require_bytes, weights_bytes
 
 SHORT = ("--ignore-chat-template", "--method", "plain", "-m", "3", "--json")
 
@@ -111,7 +111,7 @@ def test_weights_that_do_not_fit_are_not_loaded(monkeypatch: pytest.MonkeyPatch)
     assert weights_bytes(DEMO / "target", dtype="float16") < size
     monkeypatch.setattr("tokalign.names.memory.machine_memory", lambda: size - 1)
     with pytest.raises(UsageError, match="of memory; choose a smaller model"):
-        require_memory([DEMO / "target"], dtype=None)
+        require_bytes(size)
     run("decode", DEMO / "target", "Ala", *SHORT).is_refused(2, "of memory; choose a smaller model")
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tokalign.api.choosing import choose_drafting, fail_early
-from tokalign.names.memory import require_memory
+from tokalign.names.memory import require_bytes, weights_bytes
 from tokalign.names.published_drafters import named_or_published
 from tokalign.names.registry import resolve_model
 from tokalign.runtime.options import ALL_ENDS, AUTO, CacheOptions, DraftingOptions
@@ -67,7 +67,7 @@ def load_models(
     for place in places:
         note(Detail(place.description))
     dtype = choose_dtype(dtype, note=note)
-    require_memory((place.folder for place in places), dtype=dtype)
+    require_bytes(sum(weights_bytes(place.folder, dtype=dtype) for place in places))
     models: list[LanguageModel[Any]] = [
         replace(
             LanguageModel.from_folder(

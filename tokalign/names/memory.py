@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
@@ -72,11 +72,6 @@ def is_cut_short(file: Path) -> bool:
 def weights_bytes(folder: Path, *, dtype: str | None = None) -> int:
     """Bytes of a model's weights in memory. dtype: the format of those that are not quantized."""
     return round(sum(_file_bytes(file, dtype) for file in folder.glob("model*.safetensors")))
-
-
-def require_memory(folders: Iterable[Path], *, dtype: str | None) -> None:
-    """Raises: UsageError for models whose weights do not fit into memory together."""
-    require_bytes(sum(weights_bytes(folder, dtype=dtype) for folder in folders))
 
 
 def require_bytes(needed: int) -> None:
