@@ -50,23 +50,19 @@ def words_stand_alone(splitter: Splitter) -> bool:
     )
 
 
-def encodes_words(tokenizer: Tokenizer[TargetId]) -> bool:
-    """Whether a line's encoding is that of its words, each of which the merges encode."""
-    return (
-        tokenizer.level is Level.ALIGNED
-        and tokenizer.bpe.spells_all
-        and words_stand_alone(tokenizer.splitter)
-        and not any(map(has_inner_space, tokenizer.vocabulary.tokens))
-    )
-
-
 class WordEncoder:
     """Encodes shards, one after the other, and remembers up to `max_words` words."""
 
     def __init__(self, tokenizer: Tokenizer[TargetId], max_words: int = MAX_WORDS) -> None:
         self._tokenizer, self._max_words = tokenizer, max_words
         self.space = IdSpace(len(tokenizer.vocabulary))
-        self._by_words = encodes_words(tokenizer)
+        # Whether a line's encoding is that of its words, each of which the merges encode.
+        self._by_words = (
+            tokenizer.level is Level.ALIGNED
+            and tokenizer.bpe.spells_all
+            and words_stand_alone(tokenizer.splitter)
+            and not any(map(has_inner_space, tokenizer.vocabulary.tokens))
+        )
         self._lengths = np.array([len(token) for token in tokenizer.vocabulary.tokens])
         self._known: dict[str, bytes] = {}  # the ids of each word, as they stand in an array
 
