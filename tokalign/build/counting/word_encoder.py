@@ -72,7 +72,7 @@ class WordEncoder:
         gap = np.array([self.space.gap], dtype=self.space.dtype).tobytes()
         prepared = [self._tokenizer.prepared(text) for text in texts]
         if not self._by_words:
-            ids = [part + gap for some in batches(prepared, _AT_ONCE) for part in self._ids(some)]
+            ids = [part + gap for part in self._ids(prepared)]
             return np.frombuffer(b"".join(ids), dtype=self.space.dtype)
         if len(self._known) > self._max_words:
             self._known = {}
@@ -93,14 +93,14 @@ class WordEncoder:
         alone, joinable = list[str](), list[str]()
         for word in words:
             (joinable if word[0] == " " and not word[-1].isspace() else alone).append(word)
-        for some in batches(alone, _AT_ONCE):
-            self._known.update(zip(some, self._ids(some), strict=True))
+        self._known.update(zip(alone, self._ids(alone), strict=True))
         for some in batches(joinable, _AT_ONCE):
             self._known.update(zip(some, self._ids_of_joined(some), strict=True))
 
     def _ids(self, texts: Sequence[str]) -> Iterator[bytes]:
-        for ids in self._tokenizer.encode_parts(texts):
-            yield np.array(ids, dtype=self.space.dtype).tobytes()
+        for some in batches(texts, _AT_ONCE):
+            for ids in self._tokenizer.encode_parts(some):
+                yield np.array(ids, dtype=self.space.dtype).tobytes()
 
     def _ids_of_joined(self, words: Sequence[str]) -> Iterator[bytes]:
         """The ids of words that are encoded as one text: those that spell each word's bytes."""
