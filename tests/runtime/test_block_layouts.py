@@ -246,6 +246,12 @@ def test_a_published_configuration_is_read() -> None:
     assert config.enable_confidence_head
 
 
+def test_that_the_outputs_of_layers_are_read_may_be_stated() -> None:
+    """As vLLM's programs state it."""
+    config = block_config(random_model(), dflash_config={"use_aux_hidden_state": True})
+    assert DFlashConfig.from_json(config).target_layer_ids
+
+
 def test_rotary_embeddings_may_be_interleaved() -> None:
     """As in Liquid's DSpark for LFM2.5, whose configuration also says how many slots to use."""
     model = random_model()

@@ -123,6 +123,7 @@ _KNOWN = _FIELDS | {
     # of training, of what the weights show, and how many slots a program uses
     *("attention_mode", "confidence_head_alpha", "block_size_policy", "dflash_initial_block_size"),
     *("draft_window_size", "prefer_requested_block_size", "runtime_block_size"),
+    "use_aux_hidden_state",
 }
 """Keys of `dflash_config`. One that is not among them may change what the network computes."""
 
