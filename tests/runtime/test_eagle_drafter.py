@@ -237,6 +237,23 @@ def test_a_norm_before_fc_may_be_told_beside_the_layers(tmp_path: Path) -> None:
     assert mx.allclose(read.states(watched), network.states(watched), atol=1e-5)
 
 
+def test_a_norm_for_each_layer_has_an_older_name(tmp_path: Path) -> None:
+    """SGLang reads both names."""
+    target = model()
+    network = random_eagle(target, eagle_config(target, fc_norm=True))
+    config = eagle_config(target, use_aux_norm=True)
+    assert read_drafter(write_eagle(tmp_path, network, config), target).config == network.config
+
+
+def test_a_midlayer_is_the_only_layer(tmp_path: Path) -> None:
+    """SafeAILab's head for Vicuna 13B states the number of the target's layers."""
+    target = model()
+    config = eagle_config(target)
+    network = random_eagle(target, config)
+    folder = write_eagle(tmp_path, network, config | {"num_hidden_layers": 40})
+    assert read_drafter(folder, target).config == network.config
+
+
 def test_of_rotary_embeddings_by_kinds_of_layers_that_of_windows_is_taken() -> None:
     """As `speculators` does with what it copied of such a target."""
     target = model()

@@ -29,7 +29,7 @@ _USUAL = {
 
 _KNOWN = SHAPE_KEYS | {
     *("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output", "embed_requires_grad"),
-    *("eagle_config", INPUTS),
+    *("eagle_config", "use_aux_norm", INPUTS),
     # of training, and what the weights show
     *("draft_num_hidden_layers", "inference_type", "num_aux_hidden_states", "step_loss_decay"),
     *("target_model_name_or_path", "ttt_length"),
@@ -57,6 +57,7 @@ class Eagle3Config(DrafterShape):
         config = {"num_hidden_layers": 1, **nested, **config}
         own = dict(config.get("eagle_config") or {})
         config["norm_before_fc"] = own.pop("norm_before_fc", None) or config.get("norm_before_fc")
+        config["fc_norm"] = config.get("fc_norm") or config.get("use_aux_norm")  # older, in SGLang
         layers, inputs = config.get("target_layer_ids"), config.get(INPUTS)
         if named := sorted(own.pop(INPUTS, None) or []):  # also out of a set, so in any order
             layers, inputs = named, named if named[0] > 1 else inputs

@@ -102,7 +102,10 @@ def make_eagle3(config: Mapping[str, Any], weights: Weights, target: Any) -> Eag
     """As `make_dflash`."""
     # Layers are as Llama's or, of late in speculators, as Qwen3's, which norm queries and keys.
     has_norms = any(key.endswith("self_attn.q_norm.weight") for key in weights)
-    attend, made = qwen3.Attention if has_norms else Attention, Eagle3Config.from_json(config)
+    attend = qwen3.Attention if has_norms else Attention
+    made = Eagle3Config.from_json(config)
+    if any("midlayer." in key for key in weights):  # SafeAILab's for Vicuna 13B says 40 layers
+        made = replace(made, num_hidden_layers=1, layer_types=made.layer_types[:1])
     if has_norms and made.rope_traditional:
         refuse(["is_neox_style: false beside norms of queries"])
     return Eagle3Drafter(made, target, attend).filled(weights)
