@@ -245,12 +245,15 @@ def test_a_norm_for_each_layer_has_an_older_name(tmp_path: Path) -> None:
     assert read_drafter(write_eagle(tmp_path, network, config), target).config == network.config
 
 
-def test_a_midlayer_is_the_only_layer(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("layers", "stated"), [(1, 40), (2, 2)])
+def test_a_midlayer_without_others_is_the_only_layer(
+    layers: int, stated: int, tmp_path: Path
+) -> None:
     """SafeAILab's head for Vicuna 13B states the number of the target's layers."""
     target = model()
-    config = eagle_config(target)
+    config = eagle_config(target, num_hidden_layers=layers)
     network = random_eagle(target, config)
-    folder = write_eagle(tmp_path, network, config | {"num_hidden_layers": 40})
+    folder = write_eagle(tmp_path, network, config | {"num_hidden_layers": stated})
     assert read_drafter(folder, target).config == network.config
 
 

@@ -104,7 +104,7 @@ def make_eagle3(config: Mapping[str, Any], weights: Weights, target: Any) -> Eag
     has_norms = any(key.endswith("self_attn.q_norm.weight") for key in weights)
     attend = qwen3.Attention if has_norms else Attention
     made = Eagle3Config.from_json(config)
-    if any("midlayer." in key for key in weights):  # SafeAILab's for Vicuna 13B says 40 layers
+    if not any("layers." in key for key in weights):  # SafeAILab's for Vicuna 13B says it has 40
         made = replace(made, num_hidden_layers=1, layer_types=made.layer_types[:1])
     if has_norms and made.rope_traditional:
         refuse(["is_neox_style: false beside norms of queries"])
