@@ -38,10 +38,7 @@ from tokalign.errors import UsageError
 from tokalign.locks import locked
 from tokalign.storage import TEMPORARY_SUFFIX, appearing, parents_of, writing_to
 
-REMEDY = (
-    "in build choose a folder on another one with --workspace; the same command goes on from what "
-    "is finished"
-)
+REMEDY = "in build give a --workspace on another disk; build goes on from what is finished"
 _SEED = crc32(b"tokalign")  # so that a file of zeros is not taken for whole
 _WHOLE = 0x2144DF1C  # the CRC-32 of any bytes that their CRC-32 follows
 _CHECKSUM_BYTES = 4

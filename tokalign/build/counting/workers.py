@@ -97,8 +97,8 @@ def workers(jobs: int, make_state: Callable[[], object]) -> Iterator[Apply]:
         except BrokenProcessPool as error:
             raise OutputError(
                 "a process that counts was killed, as the system does where memory runs out; close "
-                "other programs, or in build give less --memory; the same command goes on from "
-                "what is finished"
+                "other programs, or in build give less --memory; build goes on from what is "
+                "finished"
             ) from error
         except BaseException:  # which does not wait for the tasks under way
             end_pool(pool)
