@@ -115,7 +115,7 @@ def parsed(schema: Any) -> dict[str, Any] | bool:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise UsageError("the JSON schema is not valid JSON") from error
+        raise UsageError(f"the JSON schema is not valid JSON ({error}); correct it") from error
     if not isinstance(document, dict | bool):
         raise UsageError(f"the JSON schema has to be an object, not {shown(schema)}")
     _levels(document)
