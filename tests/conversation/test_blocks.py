@@ -299,6 +299,7 @@ def test_channels_are_thoughts_text_and_calls() -> None:
     assert made(CHANNELS, call) == [("call", '{"x": "a"}')]
     final = "<|channel|>final<|message|>Paris.<|return|>"
     assert made(CHANNELS, final) == [("text", "Paris.")]
+    assert made(CHANNELS, " and Rome.<|return|>") == [("text", " and Rome.")], "one goes on"
     assert made(CHANNELS, f"<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant{final}") == [
         ("thought", "Hm."),
         ("text", "Paris."),

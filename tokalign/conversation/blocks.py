@@ -79,7 +79,7 @@ class Blocks:
         self.kind: Kind = opens_in
         self._source = Incoming()
         self._is_open = False  # whether the last block may grow
-        self._after_mark = opens_in == "thought" or form.has_channels
+        self._after_mark = opens_in == "thought"
         self._space = ""  # comes before what follows, unless that is a mark
         self._cut = True
         self._failures = self._bare_failures = 0  # of calls to be any
