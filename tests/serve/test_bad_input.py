@@ -352,7 +352,12 @@ def test_errors_below_a_path_are_in_the_form_of_its_api(server: Server) -> None:
 
 
 def test_what_is_not_served_is_not_found(server: Server) -> None:
+    models = server.scheduler.models
+    loaded = models.loaded
     for field in ("model", "draft_model", "adapters"):
+        assert chat(server, "Wisła", max_tokens=1, **{field: "default_model"}).status == 200
+        expect(server, 404, "the", "'' is not served", body={"messages": MESSAGES, field: ""})
+        assert models.loaded is loaded, "nothing is loaded again"
         expect(server, 404, "someone/else", body={"messages": MESSAGES, field: "someone/else"})
         body = {"messages": MESSAGES, field: "x" * 20_000}
         assert len(request(server, "POST", CHAT, body).text) < 1000

@@ -256,6 +256,9 @@ def test_models_are_switched_only_if_that_was_allowed(
             assert refused.status in (400, 404)
             assert len(refused.text) < 1000
         assert complete(server, PROMPT).json["choices"] == own.json["choices"]
+        kept = server.scheduler.models.loaded
+        assert complete(server, PROMPT, adapters="/nowhere").status == 404
+        assert server.scheduler.models.loaded is kept
         drafted = complete(server, PROMPT, draft_model=other, num_draft_tokens=2)
         assert drafted.json["choices"] == own.json["choices"]
         assert 'source="draft"' in request(server, "GET", "/metrics").text

@@ -119,7 +119,7 @@ class Common(Struct, kw_only=True):
 
     model: str = DEFAULT
     draft_model: str = DEFAULT
-    adapters: str | None = None
+    adapters: str = DEFAULT
     stream: bool = False
     n: Annotated[int, Meta(ge=1, le=MOST_CHOICES)] = 1
     temperature: Size | UnsetType = UNSET

@@ -23,7 +23,7 @@ from tokalign.runtime.decoder import Decoder
 from tokalign.runtime.grammar import Grammar
 from tokalign.runtime.mlx.context_files import ContextFiles
 from tokalign.runtime.mlx.layers import forgets
-from tokalign.runtime.mlx.weights import read_config, weight_bytes
+from tokalign.runtime.mlx.weights import read_config, require_adapter, weight_bytes
 from tokalign.runtime.rounds import UNBOUNDED
 from tokalign.serve import Settings
 from tokalign.serve.admission import Refusal
@@ -150,9 +150,10 @@ class Models:
         """The models of a request, with the server's own in the place of their aliases."""
         served = self._settings
         own = names.model in (DEFAULT, served.model)
+        own_adapter = served.adapter_path if own else None
         return (
             served.model if own else names.model,
-            served.adapter_path if own and names.adapter is None else names.adapter,
+            own_adapter if names.adapter == DEFAULT else names.adapter or None,
             served.draft_model if names.draft == DEFAULT else names.draft or None,
         )
 
@@ -169,7 +170,7 @@ class Models:
         for kind, name, own in (
             ("model", names.model, served.model),
             ("draft model", names.draft, served.draft_model),
-            ("adapter", names.adapter or DEFAULT, served.adapter_path),
+            ("adapter", names.adapter, served.adapter_path),
         ):
             if name not in (DEFAULT, own):
                 there = "there is none here" if own is None else f"this server has {own!r}"
@@ -188,6 +189,8 @@ class Models:
         assert model is not None
         for name in filter(None, (model, draft)):
             resolve_model(name)  # a wrong name leaves in its place what is loaded
+        if adapter is not None:
+            require_adapter(Path(adapter))
         self.reset()
         served = self._settings
         decoder = load_decoder(

@@ -18,11 +18,11 @@ DEFAULT = "default_model"
 
 @dataclass(frozen=True, slots=True)
 class ModelNames:
-    """The models of a request. adapter: None for the one that the server was started with."""
+    """The models of a request, `DEFAULT` for what the server was started with."""
 
     model: str = DEFAULT
     draft: str = DEFAULT
-    adapter: str | None = None
+    adapter: str = DEFAULT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -104,10 +104,8 @@ def _loading(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def _lay_over(model: Any, adapter: Path) -> None:
-    """Raises: MissingAssetError for a folder without one; IncompatibleError if it does not fit."""
-    from mlx_lm.tuner.utils import load_adapters
-
+def require_adapter(adapter: Path) -> None:
+    """Raises: MissingAssetError for a folder without one."""
     files = "adapter_config.json", "adapters.safetensors"
     missing = [name for name in files if not (adapter / name).is_file()]
     if missing:
@@ -115,6 +113,13 @@ def _lay_over(model: Any, adapter: Path) -> None:
             f"{adapter} lacks {', '.join(missing)}; give the folder that mlx_lm.lora wrote "
             "(its --adapter-path)"
         )
+
+
+def _lay_over(model: Any, adapter: Path) -> None:
+    """Raises: as `require_adapter`; IncompatibleError if it does not fit."""
+    from mlx_lm.tuner.utils import load_adapters
+
+    require_adapter(adapter)
     try:
         load_adapters(model, str(adapter))
     except (ValueError, KeyError, AttributeError, TypeError, RuntimeError) as error:
